@@ -1,0 +1,1 @@
+"""The institution's side: the only folder that opens private data."""

@@ -1,0 +1,1 @@
+"""The algorithm of patevolve: it knows no transport and opens no private file."""

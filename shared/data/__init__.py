@@ -1,0 +1,1 @@
+"""Public schemas and tables of records, and how a site shards its units."""

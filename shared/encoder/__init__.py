@@ -1,0 +1,1 @@
+"""Public encoders: records and candidates to feature vectors."""

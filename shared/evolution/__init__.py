@@ -1,0 +1,1 @@
+"""Populations: variation, scores from released statistics, selection."""

@@ -1,0 +1,1 @@
+"""Public generators: what evolution varies, and how it is rendered."""

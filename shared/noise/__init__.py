@@ -1,0 +1,1 @@
+"""Mechanisms: integer noise from the operating system's randomness."""

@@ -1,0 +1,1 @@
+"""Events, accounting, PATE analysis, the planner's arithmetic and the ledger."""

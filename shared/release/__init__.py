@@ -1,0 +1,1 @@
+"""The gate that every release passes, and the release folder."""

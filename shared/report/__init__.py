@@ -1,0 +1,1 @@
+"""The run's report: one JSON file and one offline page."""

@@ -1,0 +1,1 @@
+"""Student models trained on released samples."""
