@@ -1,0 +1,20 @@
+"""Fixtures for the whole suite, and the pot of false alarms that its statistical tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+# One pot of 1e-6 for the suite: at most 100 statistical tests, each refusing a correct build with probability <= 1e-8.
+ALPHA = 1e-8
+
+
+@pytest.fixture(scope="session")
+def alpha() -> float:
+    """False-alarm probability of one statistical test."""
+    return ALPHA
+
+
+@pytest.fixture
+def recorded_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opt in to repeatable noise for this test alone."""
+    monkeypatch.setenv("PATEVOLVE_RECORDED_NOISE_FOR_TESTS", "1")
