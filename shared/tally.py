@@ -33,7 +33,7 @@ class ExactTally:
 
     def __reduce_ex__(self, protocol: object, /) -> NoReturn:
         """Refuse pickling and copying: an exact tally never leaves the process."""
-        return self.__reduce__()
+        self.__reduce__()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
