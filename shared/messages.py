@@ -1,0 +1,95 @@
+"""The closed list of what travels: questions out, noised answers back, heads of ledgers, error codes.
+
+Anything else (class counts, image means, accuracies, error texts, file names) has no message, so it cannot be sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared import wire
+from patevolve.shared.errors import MessageError
+
+Kind = Literal["counts", "prototypes", "neighbours", "labels", "score"]
+KINDS: tuple[Kind, ...] = ("counts", "prototypes", "neighbours", "labels", "score")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """What the coordinator asks every site, all of it public.
+
+    kind:     one of KINDS; its ballot and bounds are defined in ``votes/``
+    name:     unique within a run, such as ``neighbours/3``
+    plan:     SHA-256 of the plan; a site with another plan refuses
+    arrays:   ``genomes`` (P, G) and ``classes`` (P,) of candidates; ``weights``, ``bias`` of a student for ``score``
+    """
+
+    kind: Kind
+    name: str
+    plan: str
+    run: str
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """One site's contribution to a tally: ballots plus noise, on the integer lattice.
+
+    full:  True if ``values`` carries the whole noise of its question; False if it carries one share of it, so that
+           only the sum over the cohort has the promised noise and the values must not be shown singly.
+    """
+
+    question: str  # SHA-256 of the question's bytes
+    site: str
+    values: NDArray[np.int64]
+    std: float
+    full: bool
+
+
+def encode_question(question: Question) -> bytes:
+    """Return the question's canonical bytes."""
+    fields = {"kind": question.kind, "name": question.name, "plan": question.plan, "run": question.run}
+    return wire.encode(wire.Packet(kind="question", fields=fields, arrays=question.arrays))
+
+
+def decode_question(data: bytes) -> Question:
+    """Return the question in ``data``. Raises MessageError for anything but a well-formed question."""
+    packet = wire.decode(data, kind="question")
+    fields = packet.fields
+    if set(fields) != {"kind", "name", "plan", "run"} or not all(isinstance(v, str) for v in fields.values()):
+        raise MessageError(
+            f"a question with the fields {sorted(fields)} found; expected kind, name, plan, run as text."
+        )
+    if fields["kind"] not in KINDS:
+        raise MessageError(f"a question of kind {fields['kind']!r} found; this version answers {', '.join(KINDS)}.")
+    return Question(
+        kind=fields["kind"], name=fields["name"], plan=fields["plan"], run=fields["run"], arrays=packet.arrays
+    )
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Return the answer's canonical bytes."""
+    fields = {"question": answer.question, "site": answer.site, "std": answer.std, "full": answer.full}
+    return wire.encode(wire.Packet(kind="answer", fields=fields, arrays={"values": answer.values}))
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Return the answer in ``data``. Raises MessageError for anything but a well-formed answer."""
+    packet = wire.decode(data, kind="answer")
+    types = {"question": str, "site": str, "std": float, "full": bool}
+    if set(packet.fields) != set(types) or not all(type(packet.fields[k]) is t for k, t in types.items()):
+        raise MessageError(f"an answer with the fields {sorted(packet.fields)} found; expected {sorted(types)}.")
+    if set(packet.arrays) != {"values"} or packet.arrays["values"].dtype != np.dtype("<i8"):
+        raise MessageError("an answer without one int64 array of values found; it was not written by patevolve.")
+    return Answer(values=packet.arrays["values"].reshape(-1), **packet.fields)
+
+
+def digest(data: bytes) -> str:
+    """Return the hex SHA-256 that names a message."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,267 @@
+"""The plan: the pre-registered protocol, frozen and hashed; one changed byte is another plan.
+
+Everything that can change the guarantee or the result stands here and is public. What depends on private records is
+never a field. Device settings (threads, batch sizes) are elsewhere and can change neither.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from patevolve.shared import checks, tomlfile
+from patevolve.shared.errors import PlanError
+from patevolve.shared.schema import Column
+
+FORMAT = 1
+MAX_CANDIDATES = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """The budget and whom it protects against.
+
+    epsilon, delta:  for everything the plan asks, all parts together
+    unit:            what is protected whole: a patient with all records, or one record
+    trust:           "each-site": every site adds the full noise and nobody else is trusted;
+                     "secure-sum": sites add shares and only their masked sum is seen
+    dropouts:        sites that may fail without making the noise too small (secure-sum)
+    colluders:       sites whose shares the coordinator is assumed to know (secure-sum)
+    """
+
+    epsilon: float
+    delta: float
+    unit: Literal["patient", "record"] = "patient"
+    trust: Literal["each-site", "secure-sum"] = "each-site"
+    dropouts: int = 0
+    colluders: int = 0
+    records_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.positive(epsilon=self.epsilon)
+        checks.open_unit(delta=self.delta)
+        checks.integer(dropouts=self.dropouts, at_least=0)
+        checks.integer(colluders=self.colluders, at_least=0)
+        checks.integer(records_per_unit=self.records_per_unit, at_least=1, at_most=1000)
+        if self.unit == "record" and self.records_per_unit != 1:
+            raise PlanError("privacy.records_per_unit is for unit = 'patient'; a record is one record. Remove the key.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sites:
+    """The cohort: how many sites take part, and the public guess of their size that planning uses."""
+
+    count: int
+    expected_units: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.integer(count=self.count, at_least=1, at_most=100_000)
+        checks.integer(expected_units=self.expected_units, at_least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What a record is: its kind, its class column, its unit, and the public schema or image size."""
+
+    kind: Literal["table", "image"]
+    classes: tuple[str, ...]
+    label: str
+    unit: str = ""
+    site: str = ""
+    hold_out: float = 0.0
+    columns: tuple[Column, ...] = ()
+    height: int = 0
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a data section whose parts do not fit its kind."""
+        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
+            raise PlanError(f"data.classes = {list(self.classes)} found; expected two or more distinct names.")
+        if not 0.0 <= self.hold_out <= 0.5:
+            raise PlanError(f"data.hold_out = {self.hold_out} found; expected a fraction from 0 to 0.5.")
+        if self.kind == "table" and not self.columns:
+            raise PlanError("data.kind = 'table' without columns; list the public schema under [[data.columns]].")
+        if self.kind == "image" and not (8 <= self.height <= 1024 and 8 <= self.width <= 1024):
+            raise PlanError(f"data.height/width = {self.height}/{self.width} found; expected 8 to 1024 pixels each.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """One part of the budget: its share of ρ, split evenly over how often it is asked.
+
+    share:       fraction of the plan's ρ; 0 = not asked
+    times:       how many questions of this part the run asks
+    candidates:  how many candidates one question carries (all classes together)
+    nearest:     soft votes: a unit's k nearest candidates of its class
+    teachers:    PATE teachers at each site
+    """
+
+    share: float = 0.0
+    times: int = 1
+    candidates: int = 0
+    nearest: int = 0
+    teachers: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        share = checks.non_negative(share=self.share)
+        if not share <= 1.0:
+            raise PlanError(f"share = {share} found; expected a fraction of the budget from 0 to 1.")
+        checks.integer(times=self.times, at_least=1, at_most=1000)
+        checks.integer(candidates=self.candidates, at_least=0, at_most=MAX_CANDIDATES)
+        checks.integer(nearest=self.nearest, at_least=0, at_most=MAX_CANDIDATES)
+        checks.integer(teachers=self.teachers, at_least=0, at_most=100_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What may be asked; a question outside this table is refused by every site."""
+
+    counts: Asking = field(default_factory=Asking)
+    prototypes: Asking = field(default_factory=Asking)
+    neighbours: Asking = field(default_factory=Asking)
+    labels: Asking = field(default_factory=Asking)
+    score: Asking = field(default_factory=Asking)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """The public generator: what a genome is and how it is rendered."""
+
+    kind: Literal["tabular", "simulator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """How the population evolves between questions; everything here is public and free.
+
+    selection:    "soft": steered by released prototypes and soft votes; "histogram": Private Evolution (Lin 2024);
+                  "none": the generator alone, nothing is asked
+    population:   candidates kept per generation, all classes together
+    generations:  how many generations
+    mutation:     strengths along the run, first to last, in equal stretches (floor 0.05)
+    crossover:    fraction of offspring made by crossing two parents
+    diversity:    λ of score = confidence + λ·(1 − max similarity)
+    threshold:    "histogram" only: noisy votes below this many are zeroed
+    """
+
+    selection: Literal["soft", "histogram", "none"] = "soft"
+    population: int = 256
+    generations: int = 10
+    mutation: tuple[float, ...] = (0.3, 0.15, 0.05)
+    crossover: float = 0.5
+    diversity: float = 0.3
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.integer(population=self.population, at_least=2, at_most=MAX_CANDIDATES)
+        checks.integer(generations=self.generations, at_least=0, at_most=10_000)
+        checks.non_negative(diversity=self.diversity)
+        checks.non_negative(threshold=self.threshold)
+        if not 0.0 <= checks.finite(crossover=self.crossover) <= 1.0:
+            raise PlanError(f"evolution.crossover = {self.crossover} found; expected a fraction from 0 to 1.")
+        if not self.mutation or not all(0.05 <= checks.finite(mutation=m) <= 1.0 for m in self.mutation):
+            raise PlanError(f"evolution.mutation = {list(self.mutation)} found; expected strengths from 0.05 to 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What is released: how many samples, and how their labels are decided.
+
+    labels:  "votes": the class for which a candidate was voted; "pate": noisy teacher votes;
+             "auto": the planner chooses and says why
+    """
+
+    samples: int
+    labels: Literal["auto", "votes", "pate"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.integer(samples=self.samples, at_least=2, at_most=MAX_CANDIDATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole protocol. ``seed`` names public randomness only; privacy noise has no seed."""
+
+    format: int
+    name: str
+    seed: int
+    privacy: Privacy
+    sites: Sites
+    data: Data
+    generator: Generator
+    questions: Questions
+    release: Release
+    evolution: Evolution = field(default_factory=Evolution)
+
+    def __post_init__(self) -> None:
+        """Refuse a plan whose parts contradict one another."""
+        if self.format != FORMAT:
+            raise PlanError(f"format = {self.format} found; this version reads format {FORMAT}.")
+        checks.integer(seed=self.seed, at_least=0)
+        _check_cohort(self)
+        _check_questions(self)
+        expected = {"table": "tabular", "image": "simulator"}[self.data.kind]
+        if self.generator.kind != expected:
+            raise PlanError(
+                f"generator.kind = {self.generator.kind!r} found; data of kind {self.data.kind!r} needs {expected!r}."
+            )
+        if self.privacy.unit == "patient" and not self.data.unit:
+            raise PlanError(
+                "privacy.unit = 'patient' without data.unit; name the column of the patient id, or use 'record'."
+            )
+        n = self.sites.count * self.sites.expected_units
+        if not self.privacy.delta < 1.0 / n:
+            raise PlanError(
+                f"delta = {self.privacy.delta} found; expected below 1/n = {1.0 / n:.2g} for {n} expected units."
+            )
+
+
+def _check_cohort(plan: Plan) -> None:
+    honest = plan.sites.count - plan.privacy.dropouts - plan.privacy.colluders
+    if plan.privacy.trust == "each-site" and (plan.privacy.dropouts or plan.privacy.colluders):
+        raise PlanError("dropouts/colluders are for trust = 'secure-sum'; each-site noise needs neither. Remove them.")
+    if honest < 1:
+        raise PlanError(f"{plan.sites.count} sites less drop-outs and colluders leave {honest}; expected at least 1.")
+
+
+def _check_questions(plan: Plan) -> None:
+    q = plan.questions
+    shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
+    if not math.fsum(shares) <= 1.0 + 1e-9:
+        raise PlanError(f"the shares of [questions] add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
+    classes = len(plan.data.classes)
+    if q.neighbours.share and not (q.neighbours.candidates >= classes and q.neighbours.nearest >= 1):
+        raise PlanError("questions.neighbours needs candidates (at least one per class) and nearest ≥ 1.")
+    if q.labels.share and not (q.labels.candidates >= 1 and q.labels.teachers >= 1):
+        raise PlanError("questions.labels needs candidates ≥ 1 and teachers ≥ 1.")
+    if plan.release.labels == "pate" and not q.labels.share:
+        raise PlanError("release.labels = 'pate' without a share for questions.labels; give it one.")
+    if q.score.share and not plan.data.hold_out:
+        raise PlanError("questions.score needs data.hold_out > 0: it is asked of held-out units alone.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """A plan with the text it was read from and the hash that names it."""
+
+    plan: Plan
+    text: str
+    sha256: str
+
+
+def read_plan(path: Path) -> Agreed:
+    """Return the plan in a TOML file. Raises PlanError with what was found, expected and to do."""
+    return agree(tomlfile.read_text(path, PlanError), where=path.name)
+
+
+def agree(text: str, *, where: str = "plan") -> Agreed:
+    """Return the plan in a TOML text. Raises PlanError."""
+    text = tomlfile.normalise(text)
+    return Agreed(plan=tomlfile.parse(text, Plan, where, PlanError), text=text, sha256=tomlfile.sha256(text))

@@ -1,0 +1,124 @@
+"""A public schema: what a table's columns may hold, from documentation and never from private values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.errors import DataError, PlanError
+
+MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the public schema.
+
+    kind:     "numeric" (with ``edges``) or "categorical" (with ``values``)
+    edges:    increasing public bin edges; the first and last are the public bounds, values beyond them are clipped
+    values:   the public categories, as text
+    missing:  whether a value may be missing; missing is then a category of its own
+    decimals: digits after the point in released values
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical"]
+    edges: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
+    missing: bool = False
+    decimals: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a column whose parts contradict one another."""
+        where = f"column {self.name!r}"
+        if self.kind == "numeric":
+            if len(self.edges) < 2 or self.values or not all(math.isfinite(e) for e in self.edges):
+                raise PlanError(
+                    f"{where} is numeric with edges {self.edges}; expected two or more finite edges, no values."
+                )
+            if not all(a < b for a, b in itertools.pairwise(self.edges)):
+                raise PlanError(f"{where} has edges {self.edges}; expected them increasing. Sort them.")
+        elif len(set(self.values)) != len(self.values) or not self.values or self.edges:
+            raise PlanError(f"{where} is categorical with values {self.values}; expected distinct values and no edges.")
+        if not 0 <= self.decimals <= 9:
+            raise PlanError(f"{where} has decimals={self.decimals}; expected 0 to 9.")
+
+    @property
+    def levels(self) -> int:
+        """Number of codes: bins or categories, and one more if values may be missing."""
+        return (len(self.edges) - 1 if self.kind == "numeric" else len(self.values)) + self.missing
+
+
+Schema = tuple[Column, ...]
+
+
+def encode_column(column: Column, texts: list[str]) -> NDArray[np.int64]:
+    """Return the code of each cell. Raises DataError naming the row of a cell outside the schema."""
+    codes = np.empty(len(texts), np.int64)
+    known = {value.casefold(): code for code, value in enumerate(column.values)}
+    for row, text in enumerate(texts):
+        cell = text.strip()
+        if cell.casefold() in MISSING_WORDS and cell.casefold() not in known:
+            codes[row] = _missing_code(column, row)
+        elif column.kind == "categorical":
+            codes[row] = _category(column, known, cell, row)
+        else:
+            codes[row] = _bin(column, cell, row)
+    return codes
+
+
+def _missing_code(column: Column, row: int) -> int:
+    if not column.missing:
+        raise DataError(
+            f"column {column.name!r}, data row {row + 1}: a missing value found; the schema says that the column is "
+            f"complete. Fill it in, drop the row, or set missing = true in the plan."
+        )
+    return column.levels - 1
+
+
+def _category(column: Column, known: dict[str, int], cell: str, row: int) -> int:
+    if cell.casefold() not in known:
+        raise DataError(
+            f"column {column.name!r}, data row {row + 1}: {cell!r} found; expected one of {', '.join(column.values)}. "
+            f"Correct the cell or add the value to the plan's schema (from documentation, not from the data)."
+        )
+    return known[cell.casefold()]
+
+
+def _bin(column: Column, cell: str, row: int) -> int:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise DataError(f"column {column.name!r}, data row {row + 1}: {cell!r} found; expected a finite number.")
+    # Values outside the public bounds fall into the outermost bins.
+    return int(np.clip(np.searchsorted(column.edges, number, side="right") - 1, 0, len(column.edges) - 2))
+
+
+def decode_column(column: Column, codes: NDArray[np.int64], uniforms: NDArray[np.float64]) -> list[str]:
+    """Return one released cell per code; a numeric cell lies within its bin, placed by ``uniforms`` in [0, 1)."""
+    cells = []
+    for code, u in zip(codes.tolist(), uniforms.tolist(), strict=True):
+        if column.missing and code == column.levels - 1:
+            cells.append("")
+        elif column.kind == "categorical":
+            cells.append(column.values[code])
+        else:
+            low, high = column.edges[code], column.edges[code + 1]
+            cells.append(f"{_inside(low, high, u, column.decimals):.{column.decimals}f}")
+    return cells
+
+
+def _inside(low: float, high: float, u: float, decimals: int) -> float:
+    """Return a value of the rounded grid inside [low, high), so that the released cell falls into its own bin again."""
+    step = 10.0**-decimals
+    first, last = math.ceil(low / step - 1e-9), math.ceil(high / step - 1e-9) - 1
+    if last < first:  # a bin finer than the grid: keep its lower edge
+        return low
+    return (first + min(int(u * (last - first + 1)), last - first)) * step
