@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.data.records import Records
-from patevolve.shared.schema import Schema, encode_column
 from patevolve.shared.errors import DataError
+from patevolve.shared.schema import Schema, encode_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

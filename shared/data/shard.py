@@ -50,6 +50,6 @@ def bounded(secret: bytes, records: Records, per_unit: int) -> Records:
     return records.pick(keep)
 
 
-def _content(records: Records, row: int) -> str:
+def _content(records: Records, row: np.intp) -> str:
     data = np.ascontiguousarray(records.values[row]).tobytes() + int(records.classes[row]).to_bytes(8, "little")
     return hashlib.sha256(data).hexdigest()

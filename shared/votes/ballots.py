@@ -1,0 +1,142 @@
+"""The ballots: what one unit answers to each kind of question.
+
+Every function returns the exact tally of a site's units. A unit with several records averages their ballots, so its
+norm stays at most 1 (convexity). Class slots follow the plan's class list, whatever classes a site has.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.tally import ExactTally
+from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
+
+BLOCK = 2048  # records per block of the neighbour search: bounds its memory
+
+
+class Electorate:
+    """A site's units as voters: which records belong to which unit, and the weight 1/records of each record."""
+
+    def __init__(self, units: NDArray[np.str_]) -> None:
+        """Number the units of (n,) names."""
+        names, inverse = np.unique(units, return_inverse=True)
+        self.size = len(names)
+        self.unit = inverse.astype(np.int64)
+        self.weight = 1.0 / np.bincount(inverse, minlength=self.size)[inverse] if len(units) else np.zeros(0)
+
+
+def counts_bounds(classes: int, records_per_unit: int) -> Bounds:
+    """Return the bounds of ``counts``: one slot per class."""
+    return Bounds(size=classes, support=min(classes, records_per_unit))
+
+
+def counts(voters: Electorate, classes: NDArray[np.int64], bounds: Bounds) -> ExactTally:
+    """Tally each unit's class. Ballot: 1 in its class (averaged over its records)."""
+    return sum_ballots(Entries(units=voters.unit, coordinates=classes, values=voters.weight), bounds)  # label: counts
+
+
+def prototypes_bounds(classes: int, dimension: int, records_per_unit: int) -> Bounds:
+    """Return the bounds of ``prototypes``: ``dimension`` numbers per class."""
+    return Bounds(size=classes * dimension, support=dimension * min(classes, records_per_unit))
+
+
+def prototypes(
+    voters: Electorate, features: NDArray[np.float64], classes: NDArray[np.int64], bounds: Bounds
+) -> ExactTally:
+    """Tally public features in each record's class slot.
+
+    features: (n, d); rows longer than 1 are clipped to norm 1. Ballot: the clipped row in its class's slot.
+    """
+    dimension = features.shape[1]
+    clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
+    clipped = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: prototype-clip
+    coordinates = classes[:, None] * dimension + np.arange(dimension)
+    weighted = clipped * voters.weight[:, None]
+    shown = np.flatnonzero(weighted.ravel())
+    entries = Entries(
+        units=np.repeat(voters.unit, dimension)[shown],
+        coordinates=coordinates.ravel()[shown],
+        values=weighted.ravel()[shown],
+    )
+    return sum_ballots(entries, bounds)
+
+
+def neighbours_bounds(candidates: int, nearest: int, records_per_unit: int) -> Bounds:
+    """Return the bounds of ``neighbours``: one place per candidate."""
+    return Bounds(size=candidates, support=min(candidates, nearest * records_per_unit))
+
+
+def neighbours(
+    voters: Electorate,
+    features: NDArray[np.float64],
+    classes: NDArray[np.int64],
+    candidates: tuple[NDArray[np.float64], NDArray[np.int64]],
+    *,
+    nearest: int,
+    bounds: Bounds,
+) -> ExactTally:
+    """Tally soft votes for the candidates that lie nearest.
+
+    features:    (n, d) of the site's records; classes (n,)
+    candidates:  ((P, d) features, (P,) classes)
+    Ballot: weight 1/√k on each of the k nearest candidates of the record's class (fewer if the class has fewer),
+    so its L2 norm is 1; k = 1 is Private Evolution's histogram (Lin et al. 2024).
+    """
+    candidate_features, candidate_classes = candidates
+    units, places, values = [], [], []
+    for cls in np.unique(classes):
+        own = np.flatnonzero(candidate_classes == cls)
+        if not len(own):
+            continue
+        k = min(nearest, len(own))
+        for rows in _blocks(np.flatnonzero(classes == cls)):
+            found = own[_nearest(features[rows], candidate_features[own], k)]
+            units.append(np.repeat(voters.unit[rows], k))
+            places.append(found.ravel())
+            values.append(np.repeat(voters.weight[rows] / math.sqrt(k), k))  # label: soft-vote
+    if not units:
+        return sum_ballots(Entries(units=np.zeros(0, int), coordinates=np.zeros(0, int), values=np.zeros(0)), bounds)
+    entries = Entries(units=np.concatenate(units), coordinates=np.concatenate(places), values=np.concatenate(values))
+    return sum_ballots(entries, bounds)
+
+
+def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+
+
+def _nearest(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """Return the positions of each row's k nearest pool members, in no order; ties go to the earlier member."""
+    distance = 0.5 * np.einsum("pd,pd->p", pool, pool) - rows @ pool.T  # ½‖x − c‖² up to a constant of the row
+    if k == distance.shape[1]:
+        return np.broadcast_to(np.arange(k), distance.shape)
+    return np.argpartition(distance, k - 1, axis=1)[:, :k]
+
+
+def labels_bounds(candidates: int, classes: int) -> Bounds:
+    """Return the bounds of ``labels``: a unit changes one teacher, whose vote on each candidate moves by at most √2."""
+    return Bounds(size=candidates * classes, support=2 * candidates, l2=math.sqrt(2 * candidates))  # label: labels-l2
+
+
+def labels(votes: NDArray[np.int64], classes: int, bounds: Bounds) -> ExactTally:
+    """Tally the teachers' classes.
+
+    votes: (teachers, P) int64 class of each candidate, −1 to abstain. Each teacher saw the units of one shard alone.
+    """
+    candidates = votes.shape[1]
+    places = np.arange(candidates) * classes + votes
+    total = np.bincount(places[votes >= 0].ravel(), minlength=candidates * classes)
+    return ExactTally(values=total * bounds.scale, l1=bounds.lattice_l1, l2=bounds.lattice_l2)
+
+
+def score_bounds(records_per_unit: int) -> Bounds:
+    """Return the bounds of ``score``: right and wrong."""
+    return Bounds(size=2, support=min(2, records_per_unit))
+
+
+def score(voters: Electorate, correct: NDArray[np.bool_], bounds: Bounds) -> ExactTally:
+    """Tally whether the student was right on each held-out record. Ballot: 1 in ``right`` or ``wrong``."""
+    place = np.where(correct, 0, 1).astype(np.int64)
+    return sum_ballots(Entries(units=voters.unit, coordinates=place, values=voters.weight), bounds)  # label: score
