@@ -34,7 +34,7 @@ _WHOLE_ORDERS = tuple(order for order in accountant.ORDERS if order.is_integer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """The site policy's bound on everything its ledger may ever spend. Raises ParameterError outside ε > 0, 0 < δ < 1."""
+    """The site policy's bound on all that its ledger may ever spend. Raises ParameterError outside ε > 0, 0 < δ < 1."""
 
     epsilon: float
     delta: float

@@ -313,7 +313,7 @@ def check_format(connection: sqlite3.Connection, form: Format, path: Path) -> No
         raise LedgerError(f"{path}: not a file of kind {form.name}; check the path")
     if found[1] != form.version:
         raise LedgerError(
-            f"{path}: schema version {found[1]} found, {form.version} expected; use the version of patevolve that wrote it"
+            f"{path}: schema version {found[1]} found, {form.version} expected; use the patevolve version that wrote it"
         )
     # Exactly: a planted trigger or view would act inside our own transactions.
     present = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}

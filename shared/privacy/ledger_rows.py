@@ -22,6 +22,15 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/+=@-]{0,126}[A-Za-z0-9._:/+=@
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
 _APPEND_ONLY = "BEGIN SELECT RAISE(ABORT, 'append-only'); END"
 
+_SPENDING = (
+    "CREATE TABLE spending (plan_sha256 TEXT, run TEXT, part TEXT, scope TEXT, event TEXT, charges INTEGER NOT NULL, "
+    "PRIMARY KEY (plan_sha256, run, part, scope, event)) WITHOUT ROWID"
+)
+_QUESTIONS = (
+    "CREATE TABLE questions (charge INTEGER PRIMARY KEY, plan_sha256 TEXT NOT NULL, run TEXT NOT NULL, "
+    "question TEXT NOT NULL, question_sha256 TEXT NOT NULL, cohort_sha256 TEXT NOT NULL, answer INTEGER)"
+)
+
 # `totals`, `spending` and `questions` can be rebuilt from the chain; `answers` holds bytes whose SHA-256 is chained.
 LEDGER = Format(
     name="patevolve-ledger",
@@ -29,10 +38,8 @@ LEDGER = Format(
     application_id=0x7045764C,
     schema=(
         "CREATE TABLE totals (event TEXT PRIMARY KEY, charges INTEGER NOT NULL) WITHOUT ROWID",
-        "CREATE TABLE spending (plan_sha256 TEXT, run TEXT, part TEXT, scope TEXT, event TEXT, "
-        "charges INTEGER NOT NULL, PRIMARY KEY (plan_sha256, run, part, scope, event)) WITHOUT ROWID",
-        "CREATE TABLE questions (charge INTEGER PRIMARY KEY, plan_sha256 TEXT NOT NULL, run TEXT NOT NULL, "
-        "question TEXT NOT NULL, question_sha256 TEXT NOT NULL, cohort_sha256 TEXT NOT NULL, answer INTEGER)",
+        _SPENDING,
+        _QUESTIONS,
         "CREATE INDEX questions_by_name ON questions (plan_sha256, run, question)",
         "CREATE INDEX questions_open ON questions (charge) WHERE answer IS NULL",
         "CREATE TABLE answers (seq INTEGER PRIMARY KEY, data BLOB NOT NULL)",

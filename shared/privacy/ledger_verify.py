@@ -31,6 +31,8 @@ from patevolve.shared.privacy.ledger_rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# What forged bodies and altered column types make Python raise.
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 ROUNDING = 1e-6  # relative; other builds of the accountant's arithmetic may differ in the last digits
 
 
@@ -82,30 +84,20 @@ def verify(
     read_answers:  also hash the bytes of every stored answer (``Ledger.open`` leaves that to ``Ledger.answer``)
     """
     target = Path(path).absolute()
-    heads = tuple(trusted_heads)
     try:
-        if not target.is_file():
-            raise LedgerError(f"{target}: no ledger found; expected the site's ledger file. Check the path")
-        with closing(open_read_only(target)) as connection:
-            connection.execute("BEGIN")  # one snapshot, also while others append
-            return _verify(connection, target, heads, read_answers=read_answers)
+        return _verify_file(target, tuple(trusted_heads), read_answers=read_answers)
     except LedgerError:
         raise
-    except (
-        sqlite3.Error,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise LedgerError(
-            f"{target}: cannot be read as a ledger ({error}). Do not spend; restore the newest copy"
-        ) from error
-    except PatevolveError as error:
-        raise LedgerError(f"{target}: {error}") from error
+    except (sqlite3.Error, OSError, MemoryError, PatevolveError, *_MALFORMED) as error:
+        raise LedgerError(f"{target}: is no sound ledger ({error}). Do not spend; restore the newest copy") from error
+
+
+def _verify_file(path: Path, heads: tuple[Head, ...], *, read_answers: bool) -> Verification:
+    if not path.is_file():
+        raise LedgerError(f"{path}: no ledger found; expected the site's ledger file. Check the path")
+    with closing(open_read_only(path)) as connection:
+        connection.execute("BEGIN")  # one snapshot, also while others append
+        return _verify(connection, path, heads, read_answers=read_answers)
 
 
 def _verify(connection: sqlite3.Connection, path: Path, heads: tuple[Head, ...], *, read_answers: bool) -> Verification:
