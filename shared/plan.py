@@ -27,7 +27,7 @@ class Privacy:
     unit:            what is protected whole: a patient with all records, or one record
     trust:           "each-site": every site adds the full noise and nobody else is trusted;
                      "secure-sum": sites add shares and only their masked sum is seen
-    dropouts:        sites that may fail without making the noise too small (secure-sum)
+    dropouts:        sites that may fail without ending the run or making the noise too small
     colluders:       sites whose shares the coordinator is assumed to know (secure-sum)
     """
 
@@ -225,8 +225,8 @@ class Plan:
 
 def _check_cohort(plan: Plan) -> None:
     honest = plan.sites.count - plan.privacy.dropouts - plan.privacy.colluders
-    if plan.privacy.trust == "each-site" and (plan.privacy.dropouts or plan.privacy.colluders):
-        raise PlanError("dropouts/colluders are for trust = 'secure-sum'; each-site noise needs neither. Remove them.")
+    if plan.privacy.trust == "each-site" and plan.privacy.colluders:
+        raise PlanError("colluders are for trust = 'secure-sum'; each-site noise trusts nobody anyway. Remove the key.")
     if honest < 1:
         raise PlanError(f"{plan.sites.count} sites less drop-outs and colluders leave {honest}; expected at least 1.")
 

@@ -1,0 +1,64 @@
+"""Charge, commit, then draw: the only way from an exact tally to an answer.
+
+The order is the guarantee (design rule 4): policy and budget are checked and the charge is on the disk before the
+first noise byte is drawn; the answer is stored before it is returned. A crash between the charge and the stored answer
+costs that charge again on the retry; a retry after the answer was stored returns the same bytes at no cost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from patevolve.client.policy import SitePolicy
+from patevolve.shared.messages import Answer, Question, encode_answer
+from patevolve.shared.privacy.ledger import AnswerKey, Ledger
+from patevolve.shared.randomness import NoiseSource
+from patevolve.shared.schedule import Ask
+from patevolve.shared.tally import ExactTally
+
+log = logging.getLogger(__name__)
+
+NoiseFor = Callable[[str, str], NoiseSource]  # (site, question hash) -> the noise of that answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One site's gate between its private sums and the world."""
+
+    policy: SitePolicy
+    ledger: Ledger
+    noise: NoiseFor
+
+    def stored(self, key: AnswerKey) -> bytes | None:
+        """Return the bytes already given to this question, if any. Raises MessageError if its name was used before."""
+        return self.ledger.answer(key)
+
+    def release(self, question: Question, ask: Ask, key: AnswerKey, exact: ExactTally) -> bytes:
+        """Charge the ledger, draw the noise, store the answer and return its bytes.
+
+        Raises BudgetError (nothing is written) if the policy's cap does not cover the charge.
+        """
+        charge = self.ledger.charge(
+            plan_sha256=key.plan_sha256,
+            run=key.run,
+            question=key.question,
+            question_sha256=key.question_sha256,
+            cohort_sha256=key.cohort_sha256,
+            part=ask.part,
+            event=ask.mechanism.event(),
+            cap=self.policy.budget,
+        )  # label: charge-before-draw
+        noisy = ask.mechanism.release(exact, self.noise(self.policy.site, key.question_sha256))
+        answer = Answer(
+            question=key.question_sha256,
+            site=self.policy.site,
+            values=noisy.values,
+            std=noisy.std,
+            full=ask.full,
+        )
+        data = encode_answer(answer)
+        self.ledger.store_answer(key, data, charge.seq)  # label: store-before-send
+        log.info("%s answered %s under charge %d", self.policy.site, question.name, charge.seq)
+        return data

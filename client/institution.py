@@ -1,0 +1,139 @@
+"""One institution: bytes of a question in, bytes of an answer out, and nothing else.
+
+Everything that could fail without privacy loss (the question's form, the plan's limits, the candidates) is checked
+before the charge; everything after the charge is noise and storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.client.guard import Guard
+from patevolve.client.private_index import Encoder, PrivateIndex
+from patevolve.shared.errors import MessageError
+from patevolve.shared.messages import Question, decode_question, digest
+from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.ledger import AnswerKey
+from patevolve.shared.schedule import Ask, find
+from patevolve.shared.tally import ExactTally
+from patevolve.shared.votes import ballots
+
+Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
+
+
+class Renderer(Protocol):
+    """A public generator's rendering: genomes to values that the encoder reads."""
+
+    @property
+    def genome_size(self) -> int:
+        """Length of a genome."""
+
+    def render(self, genomes: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the candidates' values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Institution:
+    """A site's side of the protocol.
+
+    cohort:  hash of the plan and the sites that share the tally; part of what makes a question the same question
+    teach:   the site's PATE teachers, trained on first use
+    """
+
+    agreed: Agreed
+    asks: tuple[Ask, ...]
+    cohort: str
+    guard: Guard
+    index: PrivateIndex
+    encoder: Encoder
+    renderer: Renderer
+    teach: Teach
+
+    def handle(self, data: bytes) -> bytes:
+        """Return the answer to a question: the stored bytes if it was answered, else a newly charged answer.
+
+        Raises MessageError for anything that is not a question of this plan, BudgetError and LedgerError from the
+        guard. Nothing is charged when an error is raised before the charge.
+        """
+        question = decode_question(data)
+        ask = self._permitted(question)
+        key = AnswerKey(
+            plan_sha256=self.agreed.sha256,
+            run=question.run,
+            question=question.name,
+            question_sha256=digest(data),
+            cohort_sha256=self.cohort,
+        )
+        stored = self.guard.stored(key)
+        return stored if stored is not None else self.guard.release(question, ask, key, self._tally(question, ask))
+
+    def _permitted(self, question: Question) -> Ask:
+        if question.plan != self.agreed.sha256:
+            raise MessageError(
+                f"a question of plan {question.plan[:12]}… found; this site agreed to {self.agreed.sha256[:12]}…."
+            )
+        ask = find(self.asks, question.name)
+        if ask.kind != question.kind:
+            raise MessageError(
+                f"question {question.name!r} of kind {question.kind!r} found; the plan says {ask.kind!r}."
+            )
+        return ask
+
+    def _tally(self, question: Question, ask: Ask) -> ExactTally:
+        members, held_out = self.index.members, self.index.held_out
+        classes = len(self.agreed.plan.data.classes)
+        match ask.kind:
+            case "counts":
+                return ballots.counts(members.electorate, members.records.classes, ask.bounds)
+            case "prototypes":
+                return ballots.prototypes(members.electorate, members.features, members.records.classes, ask.bounds)
+            case "neighbours":
+                candidates = self._candidates(question, classes, ask.bounds.size)
+                nearest = self.agreed.plan.questions.neighbours.nearest
+                return ballots.neighbours(
+                    members.electorate,
+                    members.features,
+                    members.records.classes,
+                    candidates,
+                    nearest=nearest,
+                    bounds=ask.bounds,
+                )
+            case "labels":
+                features, _ = self._candidates(question, classes, ask.bounds.size // classes)
+                return ballots.labels(self.teach(features), classes, ask.bounds)
+            case "score":
+                weights, bias = _student(question, classes, self.encoder.dimension)
+                predicted = np.argmax(held_out.features @ weights + bias, axis=1)
+                return ballots.score(held_out.electorate, predicted == held_out.records.classes, ask.bounds)
+
+    def _candidates(self, question: Question, classes: int, most: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the candidates' features and classes. Raises MessageError unless they number what the plan says."""
+        genomes, labels = question.arrays.get("genomes"), question.arrays.get("classes")
+        if genomes is None or labels is None or genomes.ndim != 2 or labels.dtype != np.int64:
+            raise MessageError(f"question {question.name!r} without genomes (P, G) and int64 classes (P,) found.")
+        expected = (most, self.renderer.genome_size)
+        if genomes.shape != expected or labels.shape != (most,):
+            raise MessageError(
+                f"question {question.name!r} with genomes {genomes.shape} found; the plan says {expected}."
+            )
+        if not (np.isfinite(genomes).all() and (labels >= 0).all() and (labels < classes).all()):
+            raise MessageError(
+                f"question {question.name!r} with candidates outside the plan's classes or not finite found."
+            )
+        return self.encoder.encode(self.renderer.render(genomes, labels)), labels
+
+
+def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    weights, bias = question.arrays.get("weights"), question.arrays.get("bias")
+    if weights is None or bias is None or weights.shape != (dimension, classes) or bias.shape != (classes,):
+        raise MessageError(
+            f"question {question.name!r} without a linear student of {dimension} × {classes} weights found."
+        )
+    if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+        raise MessageError(f"question {question.name!r} with a student that is not finite found.")
+    return weights, bias

@@ -1,0 +1,95 @@
+"""The site policy: a file that the institution owns and that stands above every wish of the coordinator.
+
+Missing or unreadable means refuse. The coordinator can only ask for less than the policy permits, never for more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from patevolve.shared import checks, tomlfile
+from patevolve.shared.errors import InputError, PolicyError
+from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.budget import Cap
+
+FILE = "policy.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePolicy:
+    """What this institution permits.
+
+    site:            the name under which it takes part
+    plans:           SHA-256 of the plans it has approved; no other plan is answered
+    budget:          what the ledger may spend in all its life, over every plan and run
+    trust:           trust models it accepts
+    minimum_sites:   smallest cohort it joins
+    minimum_units:   it takes part only if it holds at least this many privacy units
+    """
+
+    site: str
+    plans: tuple[str, ...]
+    budget: Cap
+    trust: tuple[Literal["each-site", "secure-sum"], ...] = ("each-site",)
+    minimum_sites: int = 1
+    minimum_units: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.integer(minimum_sites=self.minimum_sites, at_least=1)
+        checks.integer(minimum_units=self.minimum_units, at_least=1)
+
+
+def read_policy(path: Path) -> SitePolicy:
+    """Return the policy in a file. Raises PolicyError if it is missing or unreadable: no policy, no answer."""
+    if not path.exists():
+        raise PolicyError(
+            f"no site policy found at {path}; expected a TOML file that the institution wrote. Without one nothing is "
+            f"answered. `patevolve client approve PLAN --home {path.parent}` shows what the plan asks and writes one."
+        )
+    try:
+        return tomlfile.parse(tomlfile.read_text(path, InputError), SitePolicy, path.name, InputError)
+    except InputError as reason:
+        raise PolicyError(f"the site policy cannot be used: {reason}") from reason
+
+
+def draft(site: str, agreed: Agreed, *, reserve: float = 1.0) -> str:
+    """Return policy text that permits exactly this plan, its ε times ``reserve`` as the cap.
+
+    A reserve above 1 leaves room for a crash between a charge and its answer, which costs the charge again.
+    """
+    privacy = agreed.plan.privacy
+    quoted = site.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        f'site = "{quoted}"\n'
+        f'plans = ["{agreed.sha256}"]  # {agreed.plan.name}\n'
+        f'trust = ["{privacy.trust}"]\n'
+        f"minimum_sites = {agreed.plan.sites.count - privacy.dropouts}\n"
+        f"minimum_units = 1\n\n"
+        f"[budget]  # for the life of this site's ledger\n"
+        f"epsilon = {privacy.epsilon * reserve!r}\n"
+        f"delta = {privacy.delta!r}\n"
+    )
+
+
+def check_plan(policy: SitePolicy, agreed: Agreed) -> None:
+    """Raise PolicyError unless the policy permits this plan: a veto, with its reason for the site's own eyes."""
+    privacy = agreed.plan.privacy
+    if agreed.sha256 not in policy.plans:
+        raise PolicyError(
+            f"{policy.site}: plan {agreed.sha256[:12]}… ({agreed.plan.name}) is not among the {len(policy.plans)} that "
+            f"the policy permits. Review it with `patevolve plan`, then approve it with `patevolve client approve`."
+        )
+    if privacy.trust not in policy.trust:
+        raise PolicyError(
+            f"{policy.site}: trust model {privacy.trust!r} found; the policy accepts {list(policy.trust)}."
+        )
+    reporting = agreed.plan.sites.count - privacy.dropouts
+    if reporting < policy.minimum_sites:
+        raise PolicyError(
+            f"{policy.site}: a cohort of {reporting} sites found; the policy asks for {policy.minimum_sites}."
+        )
+    if not privacy.delta <= policy.budget.delta:
+        raise PolicyError(f"{policy.site}: δ = {privacy.delta} found; the policy's cap is {policy.budget.delta}.")

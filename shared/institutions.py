@@ -1,0 +1,98 @@
+"""The seam between the loop and the world: ask the sites, get the noisy sum.
+
+``InProcess`` serves the local and the simulated mode; a federated transport implements the same two members. In process
+the sum of shares is formed in the clear, which stands for the masked sum of a deployment: the loop sees only the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from patevolve.shared.errors import MessageError, PatevolveError, QuorumError
+from patevolve.shared.messages import Answer, Question, decode_answer, digest, encode_question
+from patevolve.shared.schedule import Ask
+from patevolve.shared.tally import NoisyTally
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The noisy sum over the sites that answered, and who they were."""
+
+    tally: NoisyTally
+    sites: tuple[str, ...]
+    refusals: Mapping[str, str]  # site -> error code
+
+
+class Institutions(Protocol):
+    """The sites of a run, however they are reached."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names."""
+
+    def ask(self, question: Question, ask: Ask) -> Reply:
+        """Return the noisy sum of the sites' answers. Raises QuorumError under the plan's minimum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess:
+    """Institutions in this process: each a function from question bytes to answer bytes.
+
+    minimum:  reporters under which the noise would be too small (all sites less the plan's drop-outs)
+    """
+
+    handlers: Mapping[str, Callable[[bytes], bytes]]
+    minimum: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names."""
+        return tuple(self.handlers)
+
+    def ask(self, question: Question, ask: Ask) -> Reply:
+        """Return the noisy sum. Raises QuorumError if fewer than ``minimum`` sites answered."""
+        data = encode_question(question)
+        answers, refusals = [], {}
+        failure: PatevolveError | None = None
+        for name, handle in self.handlers.items():
+            try:
+                answers.append(checked(handle(data), digest(data), name, ask))
+            except PatevolveError as reason:
+                log.warning("%s did not answer %s: %s", name, question.name, reason)
+                refusals[name], failure = reason.code, reason
+        if len(answers) < self.minimum:
+            raise QuorumError(
+                f"{question.name}: {len(answers)} of {len(self.handlers)} sites answered; expected >= {self.minimum}. "
+                f"Refused: {', '.join(f'{site} ({code})' for site, code in refusals.items())}."
+            ) from failure
+        return Reply(tally=total(answers), sites=tuple(answer.site for answer in answers), refusals=refusals)
+
+
+def checked(data: bytes, question_sha256: str, site: str, ask: Ask) -> Answer:
+    """Return a site's answer if it fits the question. Raises MessageError."""
+    answer = decode_answer(data)
+    if answer.question != question_sha256 or answer.site != site:
+        raise MessageError(
+            f"an answer of {answer.site!r} to another question found; expected {site!r} on {ask.name!r}."
+        )
+    if answer.values.shape != (ask.bounds.size,) or answer.full != ask.full:
+        raise MessageError(
+            f"an answer of {answer.values.shape} values from {site!r} found; expected {ask.bounds.size}."
+        )
+    if not (math.isfinite(answer.std) and answer.std >= 0):
+        raise MessageError(f"an answer with noise of std {answer.std} from {site!r} found; expected a finite number.")
+    return answer
+
+
+def total(answers: list[Answer]) -> NoisyTally:
+    """Return the sum of the answers; independent noises add in variance."""
+    values = np.sum([answer.values for answer in answers], axis=0, dtype=np.int64)
+    return NoisyTally(values=values, std=math.sqrt(math.fsum(answer.std**2 for answer in answers)))

@@ -1,0 +1,117 @@
+"""What a plan asks, question by question, with the noise of each: a pure function of the plan.
+
+The coordinator asks from it and every site answers from its own copy, so that no message can lower the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from patevolve.shared.errors import MessageError, PlanError
+from patevolve.shared.messages import Kind
+from patevolve.shared.noise.discrete_gaussian import DiscreteGaussianMechanism
+from patevolve.shared.noise.distributed import DiscreteGaussianShare
+from patevolve.shared.noise.mechanism import Mechanism
+from patevolve.shared.plan import Plan
+from patevolve.shared.privacy import accountant
+from patevolve.shared.privacy.events import Event
+from patevolve.shared.privacy.planner import spend
+from patevolve.shared.votes import ballots
+from patevolve.shared.votes.lattice import Bounds
+
+_WIDEN = 1 + 1e-9  # first step by which noise grows where integer shares cost slightly more than the Gaussian
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One question of the plan.
+
+    name:       such as ``neighbours/2``; asked at most once per run
+    part:       the part of the budget it belongs to
+    bounds:     what one unit can change in its tally
+    mechanism:  what a site adds to its sum
+    full:       whether one site's answer carries the whole noise
+    """
+
+    name: str
+    kind: Kind
+    part: str
+    bounds: Bounds
+    mechanism: Mechanism
+    full: bool
+
+    @property
+    def event(self) -> Event:
+        """What the question costs the units of one site."""
+        return self.mechanism.event()
+
+
+def schedule(plan: Plan, dimension: int) -> tuple[Ask, ...]:
+    """Return every question of the plan; ``dimension`` is that of the plan's public encoder.
+
+    Guarantee: the composed ε of all of them is at most the plan's ε (verified by the accountant that charges them).
+    Raises PlanError if the shares cannot be drawn (a local share below 2 lattice steps).
+    """
+    widen = _WIDEN
+    while True:
+        asks = tuple(
+            _ask(plan, part.kind, number, dimension, part.noise_multiplier * widen)
+            for part in spend(plan)
+            for number in range(1, part.times + 1)
+        )
+        curve = accountant.compose([ask.event for ask in asks])
+        if accountant.epsilon(curve, plan.privacy.delta).epsilon <= plan.privacy.epsilon:
+            return asks
+        if widen > 2:
+            raise PlanError(
+                f"ε = {plan.privacy.epsilon} cannot be kept with integer shares this small. Use fewer sites."
+            )
+        widen = 1 + (widen - 1) * 2
+
+
+def _ask(plan: Plan, kind: Kind, number: int, dimension: int, noise_multiplier: float) -> Ask:
+    bounds = bounds_of(plan, kind, dimension)
+    secure = plan.privacy.trust == "secure-sum"
+    name = f"{kind}/{number}" if kind == "neighbours" else kind
+    mechanism = _share(plan, bounds, noise_multiplier) if secure else _whole(bounds, noise_multiplier)
+    return Ask(name=name, kind=kind, part=kind, bounds=bounds, mechanism=mechanism, full=not secure)
+
+
+def _whole(bounds: Bounds, noise_multiplier: float) -> Mechanism:
+    return DiscreteGaussianMechanism(sigma=noise_multiplier * bounds.lattice_l2, l2=bounds.lattice_l2)
+
+
+def _share(plan: Plan, bounds: Bounds, noise_multiplier: float) -> Mechanism:
+    return DiscreteGaussianShare(
+        total_sigma=noise_multiplier * bounds.lattice_l2,
+        sites=plan.sites.count,
+        dropouts=plan.privacy.dropouts,
+        colluders=plan.privacy.colluders,
+        l2=bounds.lattice_l2,
+        l1=bounds.lattice_l1,
+        dimension=bounds.size,
+    )
+
+
+def bounds_of(plan: Plan, kind: Kind, dimension: int) -> Bounds:
+    """Return the bounds of the plan's question of this kind."""
+    q, classes, per_unit = plan.questions, len(plan.data.classes), plan.privacy.records_per_unit
+    match kind:
+        case "counts":
+            return ballots.counts_bounds(classes, per_unit)
+        case "prototypes":
+            return ballots.prototypes_bounds(classes, dimension, per_unit)
+        case "neighbours":
+            return ballots.neighbours_bounds(q.neighbours.candidates, q.neighbours.nearest, per_unit)
+        case "labels":
+            return ballots.labels_bounds(q.labels.candidates, classes)
+        case "score":
+            return ballots.score_bounds(per_unit)
+
+
+def find(asks: tuple[Ask, ...], name: str) -> Ask:
+    """Return the plan's question of this name. Raises MessageError if the plan has none."""
+    for ask in asks:
+        if ask.name == name:
+            return ask
+    raise MessageError(f"question {name!r} found; the plan asks {', '.join(ask.name for ask in asks) or 'nothing'}.")
