@@ -72,7 +72,7 @@ def lnmax_independent(scale: float, orders: ArrayLike) -> FloatArray:
 
 def _gaps(counts: ArrayLike) -> tuple[NDArray[np.int64], int]:
     """Return how far each other class lies behind the (first) plurality: (n, classes − 1), and the largest gap."""
-    rows = np.sort(histograms(counts), axis=1)
+    rows = np.partition(histograms(counts), -1, axis=1)  # the largest comes last, the others in any order
     gaps = rows[:, -1:] - rows[:, :-1]
     return gaps, int(gaps.max(initial=0))
 
@@ -124,39 +124,74 @@ def gnmax_bound(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> FloatArray
     The result is private: callers wrap it. Where a condition of Theorem 6 fails or log_q is NaN, the row is α/σ².
     """
     alphas, variance = _orders(orders), checks.positive(sigma=sigma) ** 2
-    logs = np.atleast_1d(np.asarray(log_q, dtype=np.float64))
-    result = np.empty((logs.size, alphas.size))
-    for start in range(0, logs.size, _CHUNK):
-        _theorem_6(logs[start : start + _CHUNK], variance, alphas, out=result[start : start + _CHUNK])
-    return result
+    # Equal histograms cost the same; neighbours in log q profit at the same orders, so a chunk skips the others.
+    distinct, place = np.unique(np.atleast_1d(np.asarray(log_q, dtype=np.float64)), return_inverse=True)
+    table = np.empty((distinct.size, alphas.size))
+    for start in range(0, distinct.size, _CHUNK):
+        table[start : start + _CHUNK] = _rows(distinct[start : start + _CHUNK], variance, alphas)
+    return table[place]
 
 
-def _theorem_6(log_q: FloatArray, variance: float, alphas: FloatArray, *, out: FloatArray) -> None:
-    """Write min(α/σ², Theorem 6) with μ₂ = σ√(−log q), μ₁ = μ₂ + 1 into ``out``."""
-    out[:] = alphas / variance
-    with np.errstate(all="ignore"):  # rows outside the theorem give NaN here, fail the test, and keep α/σ²
+def gnmax_total(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> FloatArray:
+    """Return the sum of ``gnmax_bound`` over the queries, (orders,), without the table between. Private as well."""
+    alphas, variance = _orders(orders), checks.positive(sigma=sigma) ** 2
+    distinct, times = np.unique(np.atleast_1d(np.asarray(log_q, dtype=np.float64)), return_counts=True)
+    total = np.zeros(alphas.size)
+    for start in range(0, distinct.size, _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        total += times[chunk] @ _rows(distinct[chunk], variance, alphas)
+    return total
+
+
+def _rows(log_q: FloatArray, variance: float, alphas: FloatArray) -> FloatArray:
+    """Return min(α/σ², Theorem 6) for ascending log_q, (n, orders)."""
+    table = np.empty((log_q.size, alphas.size))
+    table[:] = alphas / variance
+    table[log_q == -np.inf] = 0.0
+    holds = _theorem_6_holds(log_q, variance)
+    if holds.any():
+        table[holds] = _theorem_6(log_q[holds, None], variance, alphas)
+    return table
+
+
+def _theorem_6_holds(log_q: FloatArray, variance: float) -> NDArray[np.bool_]:
+    """Test the conditions of Theorem 6 with μ₂ = σ√(−log q), μ₁ = μ₂ + 1; NaN fails each of them."""
+    with np.errstate(all="ignore"):
         mu2 = np.sqrt(variance * -log_q)
         eps2 = mu2 / variance
         # Lemma 9: q <= exp((μ₂ − 1)ε₂) / (μ₁/(μ₁ − 1) · μ₂/(μ₂ − 1))^μ₂, and A > 0
         largest = (mu2 - 1.0) * eps2 - mu2 * (np.log1p(1.0 / mu2) + np.log1p(1.0 / (mu2 - 1.0)))
-        holds = (mu2 > 1.0) & (log_q <= largest) & (-log_q > eps2) & (log_q > -np.inf)
-    out[log_q == -np.inf] = 0.0
-    rows = np.flatnonzero(holds)
-    if rows.size:
-        out[rows] = _bounded(log_q[rows, None], mu2[rows, None], variance, alphas)
+        return np.asarray((mu2 > 1.0) & (log_q <= largest) & (-log_q > eps2) & (log_q > -np.inf), dtype=np.bool_)
 
 
-def _bounded(log_q: FloatArray, mu2: FloatArray, variance: float, alphas: FloatArray) -> FloatArray:
-    less = alphas - 1.0
+def _theorem_6(log_q: FloatArray, variance: float, alphas: FloatArray) -> FloatArray:
+    """Return log((1−q)A^(α−1) + qB^(α−1))/(α−1) where α < μ₁ and it is below α/σ², else α/σ²; log_q ascends, (n, 1)."""
+    mu2 = np.sqrt(variance * -log_q)
+    log_b = (mu2 + 1.0) / variance - log_q / mu2
+    less, result = alphas - 1.0, np.broadcast_to(alphas / variance, (log_q.size, alphas.size)).copy()
+    # log(qB^(α−1)) is concave in √(−log q), so its least value in the chunk is at one of the two ends; where even
+    # that is not below the data-independent bound, no row profits.
+    ends = np.array([0, -1])
+    hopeful = (log_q[ends] + log_b[ends] * less < result[0] * less).any(axis=0) & (alphas < mu2.max() + 1.0)
+    if not hopeful.any():
+        return result
+    useful = np.flatnonzero(hopeful)
+    columns = slice(int(useful[0]), int(useful[-1]) + 1)
+    less, independent = less[columns], result[0, columns].copy()
     log_1q = tails.log1mexp(log_q)
     log_a = log_1q - tails.log1mexp((log_q + mu2 / variance) * (1.0 - 1.0 / mu2))
-    log_b = (mu2 + 1.0) / variance - log_q / mu2
-    # log((1−q)A^(α−1) + qB^(α−1)): the first term is near 0, the second below it wherever the bound is of use
+    base = log_a * less
+    base += log_1q
+    bound = log_b * less
+    bound += log_q
+    bound -= base
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        base = log_1q + log_a * less
-        bound = (base + np.log1p(np.exp(log_q + log_b * less - base))) / less
-    independent = alphas / variance
-    return np.where((bound < independent) & (bound >= 0.0) & (alphas < mu2 + 1.0), bound, independent)
+        np.log1p(np.exp(bound, out=bound), out=bound)
+        bound += base
+        bound /= less
+    # NaN fails both comparisons, and what fails keeps the data-independent bound.
+    np.copyto(result[:, columns], bound, where=(bound < independent) & (bound >= 0.0) & (alphas[columns] < mu2 + 1.0))
+    return result
 
 
 def pure_bound(log_q: ArrayLike, epsilon: float, orders: ArrayLike) -> FloatArray:
@@ -200,7 +235,7 @@ def gnmax_dependent(
     integer:  the noise is the discrete Gaussian that patevolve draws; False for the continuous noise of the papers
     """
     log_q = log_q_discrete_gaussian(counts, sigma) if integer else log_q_gaussian(counts, sigma)
-    return SiteOnly(_sum(gnmax_bound(log_q, sigma, orders)))
+    return SiteOnly(gnmax_total(log_q, sigma, orders))
 
 
 def lnmax_dependent(
