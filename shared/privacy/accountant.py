@@ -150,7 +150,7 @@ def _unit_curve(event: Event, orders: tuple[float, ...]) -> Curve:
 def _dispatch(event: Event, orders: Curve) -> Curve:  # noqa: PLR0911 - one return per kind is the table itself
     match event:
         case DiscreteGaussian(sigma=sigma, l2=l2):
-            # Canonne-Kamath-Steinke 2020, Theorem 4: the discrete Gaussian costs what the continuous one does.
+            # Canonne-Kamath-Steinke 2020: the discrete Gaussian costs what the continuous one does.
             return orders * (l2 / sigma) ** 2 / 2
         case DiscreteGaussianSum(share_sigma=share, shares=shares, l2=l2, l1=l1, dimension=dimension):
             # Untouched coordinates cost nothing, and an integer vector has at most l1 coordinates that are not 0.

@@ -35,7 +35,7 @@ def gaussian_sum(orders: Curve, *, share_sigma: float, shares: int, l2: float, l
 
 
 def skellam(orders: Curve, *, variance: float, l1: float, l2: float) -> Curve:
-    """Return the bound of Agarwal-Kairouz-Liu 2021, Theorem 3.5, for symmetric Skellam noise.
+    """Return the bound of Agarwal-Kairouz-Liu 2021 (the Skellam mechanism) for symmetric Skellam noise.
 
     It is proven for whole orders; a divergence grows with its order, so other orders take the next whole one.
     """
