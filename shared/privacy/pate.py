@@ -70,21 +70,26 @@ def lnmax_independent(scale: float, orders: ArrayLike) -> FloatArray:
     return np.asarray(np.minimum(epsilon, 0.5 * epsilon**2 * _orders(orders)), dtype=np.float64)
 
 
-def _gaps(counts: ArrayLike) -> tuple[NDArray[np.int64], int]:
-    """Return how far each other class lies behind the (first) plurality: (n, classes − 1), and the largest gap."""
-    rows = np.partition(histograms(counts), -1, axis=1)  # the largest comes last, the others in any order
-    gaps = rows[:, -1:] - rows[:, :-1]
-    return gaps, int(gaps.max(initial=0))
+def _gaps(counts: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.intp], int]:
+    """Return how far each class lies behind the plurality, (classes, n), the (first) plurality, and the largest gap.
+
+    Classes come first because reductions over few classes run along memory that way.
+    """
+    columns = np.ascontiguousarray(histograms(counts).T)
+    gaps = columns.max(axis=0) - columns
+    return gaps, columns.argmax(axis=0), int(gaps.max(initial=0))
 
 
-def _union(table: FloatArray, gaps: NDArray[np.int64]) -> FloatArray:
+def _union(table: FloatArray, gaps: NDArray[np.int64], winners: NDArray[np.intp]) -> FloatArray:
     """Return log of the union bound over the losing classes, at most log(1 − 1/classes)."""
+    terms = table[gaps]
+    terms[winners, np.arange(winners.size)] = -np.inf
+    top = terms.max(axis=0)
+    terms -= top
     with np.errstate(under="ignore"):
-        terms = table[gaps]
-        top = terms.max(axis=1)
-        log_q = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+        log_q = top + np.log(np.exp(terms, out=terms).sum(axis=0))
     # The plurality is the likeliest outcome, so another one has probability at most 1 − 1/classes.
-    return np.asarray(np.minimum(log_q, math.log1p(-1.0 / (gaps.shape[1] + 1))), dtype=np.float64)
+    return np.asarray(np.minimum(log_q, math.log1p(-1.0 / gaps.shape[0])), dtype=np.float64)
 
 
 def log_q_gaussian(counts: ArrayLike, sigma: float) -> FloatArray:
@@ -92,29 +97,29 @@ def log_q_gaussian(counts: ArrayLike, sigma: float) -> FloatArray:
 
     The gaps are integers between 0 and the largest, so the normal tail is tabulated once for each.
     """
-    gaps, largest = _gaps(counts)
+    gaps, winners, largest = _gaps(counts)
     scale = 2.0 * checks.positive(sigma=sigma)
     table = tails.log_erfc(np.arange(largest + 1) / scale) - math.log(2.0)
-    return _union(table, gaps)
+    return _union(table, gaps, winners)
 
 
 def log_q_laplace(counts: ArrayLike, scale: float) -> FloatArray:
     """Return log of a bound on Pr[outcome ≠ plurality] of LNMax (Papernot 2017, Lemma 4): Σ (2 + g)/4 · e^(−g)."""
-    gaps, largest = _gaps(counts)
+    gaps, winners, largest = _gaps(counts)
     g = np.arange(largest + 1) / checks.positive(scale=scale)
-    return _union(np.log(0.5 + 0.25 * g) - g, gaps)
+    return _union(np.log(0.5 + 0.25 * g) - g, gaps, winners)
 
 
 def log_q_discrete_gaussian(counts: ArrayLike, sigma: float) -> FloatArray:
     """Return the same for the integer noise that we draw; a tie counts as a loss, so it exceeds the continuous one."""
-    gaps, largest = _gaps(counts)
-    return _union(tails.discrete_gaussian_difference(checks.positive(sigma=sigma), largest), gaps)
+    gaps, winners, largest = _gaps(counts)
+    return _union(tails.discrete_gaussian_difference(checks.positive(sigma=sigma), largest), gaps, winners)
 
 
 def log_q_discrete_laplace(counts: ArrayLike, scale: float) -> FloatArray:
     """Return the same as ``log_q_laplace`` for discrete Laplace noise; a tie counts as a loss."""
-    gaps, largest = _gaps(counts)
-    return _union(tails.discrete_laplace_difference(checks.positive(scale=scale), largest), gaps)
+    gaps, winners, largest = _gaps(counts)
+    return _union(tails.discrete_laplace_difference(checks.positive(scale=scale), largest), gaps, winners)
 
 
 def gnmax_bound(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> FloatArray:
