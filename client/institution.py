@@ -8,33 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.client.guard import Guard
-from patevolve.client.private_index import Encoder, PrivateIndex
+from patevolve.client.private_index import PrivateIndex
 from patevolve.shared.errors import MessageError
 from patevolve.shared.messages import Question, decode_question, digest
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.ledger import AnswerKey
+from patevolve.shared.protocols import Encoder, Generator
 from patevolve.shared.schedule import Ask, find
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes import ballots
 
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
-
-
-class Renderer(Protocol):
-    """A public generator's rendering: genomes to values that the encoder reads."""
-
-    @property
-    def genome_size(self) -> int:
-        """Length of a genome."""
-
-    def render(self, genomes: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the candidates' values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +41,7 @@ class Institution:
     guard: Guard
     index: PrivateIndex
     encoder: Encoder
-    renderer: Renderer
+    generator: Generator
     teach: Teach
 
     def handle(self, data: bytes) -> bytes:
@@ -91,7 +81,8 @@ class Institution:
             case "counts":
                 return ballots.counts(members.electorate, members.records.classes, ask.bounds)
             case "prototypes":
-                return ballots.prototypes(members.electorate, members.features, members.records.classes, ask.bounds)
+                embeddings = self.encoder.embed(members.features)
+                return ballots.prototypes(members.electorate, embeddings, members.records.classes, ask.bounds)
             case "neighbours":
                 candidates = self._candidates(question, classes, ask.bounds.size)
                 nearest = self.agreed.plan.questions.neighbours.nearest
@@ -116,7 +107,7 @@ class Institution:
         genomes, labels = question.arrays.get("genomes"), question.arrays.get("classes")
         if genomes is None or labels is None or genomes.ndim != 2 or labels.dtype != np.int64:
             raise MessageError(f"question {question.name!r} without genomes (P, G) and int64 classes (P,) found.")
-        expected = (most, self.renderer.genome_size)
+        expected = (most, self.generator.genome_size)
         if genomes.shape != expected or labels.shape != (most,):
             raise MessageError(
                 f"question {question.name!r} with genomes {genomes.shape} found; the plan says {expected}."
@@ -125,7 +116,7 @@ class Institution:
             raise MessageError(
                 f"question {question.name!r} with candidates outside the plan's classes or not finite found."
             )
-        return self.encoder.encode(self.renderer.render(genomes, labels)), labels
+        return self.encoder.encode(self.generator.render(genomes, labels)), labels
 
 
 def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:

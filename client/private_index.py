@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,8 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import bounded, held_out
 from patevolve.shared.errors import DataError
 from patevolve.shared.plan import Plan
+from patevolve.shared.protocols import Encoder
 from patevolve.shared.votes.ballots import Electorate
-
-
-class Encoder(Protocol):
-    """A public encoder: table codes or pixels to feature vectors."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of a feature vector."""
-
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (n, dimension) features of (n, ...) values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

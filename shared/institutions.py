@@ -94,5 +94,5 @@ def checked(data: bytes, question_sha256: str, site: str, ask: Ask) -> Answer:
 
 def total(answers: list[Answer]) -> NoisyTally:
     """Return the sum of the answers; independent noises add in variance."""
-    values = np.sum([answer.values for answer in answers], axis=0, dtype=np.int64)
+    values = np.stack([answer.values for answer in answers]).sum(axis=0, dtype=np.int64)
     return NoisyTally(values=values, std=math.sqrt(math.fsum(answer.std**2 for answer in answers)))

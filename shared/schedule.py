@@ -46,8 +46,8 @@ class Ask:
         return self.mechanism.event()
 
 
-def schedule(plan: Plan, dimension: int) -> tuple[Ask, ...]:
-    """Return every question of the plan; ``dimension`` is that of the plan's public encoder.
+def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
+    """Return every question of the plan; ``embedding_size`` is that of the plan's encoder.
 
     Guarantee: the composed ε of all of them is at most the plan's ε (verified by the accountant that charges them).
     Raises PlanError if the shares cannot be drawn (a local share below 2 lattice steps).
@@ -55,7 +55,7 @@ def schedule(plan: Plan, dimension: int) -> tuple[Ask, ...]:
     widen = _WIDEN
     while True:
         asks = tuple(
-            _ask(plan, part.kind, number, dimension, part.noise_multiplier * widen)
+            _ask(plan, part.kind, number, embedding_size, part.noise_multiplier * widen)
             for part in spend(plan)
             for number in range(1, part.times + 1)
         )
@@ -69,8 +69,8 @@ def schedule(plan: Plan, dimension: int) -> tuple[Ask, ...]:
         widen = 1 + (widen - 1) * 2
 
 
-def _ask(plan: Plan, kind: Kind, number: int, dimension: int, noise_multiplier: float) -> Ask:
-    bounds = bounds_of(plan, kind, dimension)
+def _ask(plan: Plan, kind: Kind, number: int, embedding_size: int, noise_multiplier: float) -> Ask:
+    bounds = bounds_of(plan, kind, embedding_size)
     secure = plan.privacy.trust == "secure-sum"
     name = f"{kind}/{number}" if kind == "neighbours" else kind
     mechanism = _share(plan, bounds, noise_multiplier) if secure else _whole(bounds, noise_multiplier)
@@ -93,14 +93,14 @@ def _share(plan: Plan, bounds: Bounds, noise_multiplier: float) -> Mechanism:
     )
 
 
-def bounds_of(plan: Plan, kind: Kind, dimension: int) -> Bounds:
+def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:
     """Return the bounds of the plan's question of this kind."""
     q, classes, per_unit = plan.questions, len(plan.data.classes), plan.privacy.records_per_unit
     match kind:
         case "counts":
             return ballots.counts_bounds(classes, per_unit)
         case "prototypes":
-            return ballots.prototypes_bounds(classes, dimension, per_unit)
+            return ballots.prototypes_bounds(classes, embedding_size, per_unit)
         case "neighbours":
             return ballots.neighbours_bounds(q.neighbours.candidates, q.neighbours.nearest, per_unit)
         case "labels":

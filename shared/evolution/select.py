@@ -1,0 +1,49 @@
+"""Selection from released statistics: free post-processing, so it may look as often as it likes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Weights = NDArray[np.float64]
+
+
+def match_mean(features: NDArray[np.float64], target: NDArray[np.float64], *, steps: int = 300) -> Weights:
+    """Return weights on the simplex whose weighted mean feature comes close to ``target``.
+
+    features: (P, d); target: (d,), a released prototype. Minimises ‖Σ w φ − target‖² by exponentiated gradient
+    (Kivinen and Warmuth 1997), whose early stop keeps the weights spread out where the target is noisy.
+    """
+    weights = np.full(len(features), 1.0 / len(features))
+    gram, pull = features @ features.T, features @ target
+    rate = 4.0
+    for _ in range(steps):
+        gradient = 2.0 * (gram @ weights - pull)
+        gradient -= gradient @ weights
+        weights *= np.exp(np.clip(-rate * gradient, -1.0, 1.0))
+        weights /= weights.sum()
+        rate = min(rate * 1.05, 200.0)
+    return weights
+
+
+def resample(rng: np.random.Generator, weights: Weights, count: int) -> NDArray[np.int64]:
+    """Return ``count`` positions drawn by systematic resampling; uniform if no weight is positive."""
+    positive = np.maximum(np.nan_to_num(weights), 0.0)
+    if not positive.sum() > 0.0:  # every noisy vote fell below zero: nothing was learnt
+        positive = np.ones(len(weights))
+    edges = np.cumsum(positive) / positive.sum()
+    points = (np.arange(count) + rng.random()) / count
+    return np.minimum(np.searchsorted(edges, points, side="right"), len(weights) - 1)
+
+
+def smooth(features: NDArray[np.float64], votes: Weights, bandwidth: float) -> Weights:
+    """Return votes averaged over neighbouring candidates by a Gaussian kernel: noise averages out, structure stays."""
+    square = np.einsum("pd,pd->p", features, features)
+    distance = np.maximum(square[:, None] + square - 2.0 * features @ features.T, 0.0)
+    kernel = np.exp(-distance / (2.0 * bandwidth**2))
+    return np.asarray(kernel @ votes / kernel.sum(axis=1))
+
+
+def histogram(votes: Weights, threshold: float) -> Weights:
+    """Return Private Evolution's weights (Lin et al. 2024): votes below the threshold are zeroed."""
+    return np.where(votes >= threshold, votes, 0.0)

@@ -1,0 +1,66 @@
+"""Tables from a public schema: a genome is one code per column (a bin, a category, or missing)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.protocols import Genomes
+from patevolve.shared.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabular:
+    """Rows of a public schema."""
+
+    schema: Schema
+
+    @property
+    def genome_size(self) -> int:
+        """One number per column."""
+        return len(self.schema)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the schema."""
+        return hashlib.sha256(repr(self.schema).encode()).hexdigest()
+
+    def draw(self, rng: np.random.Generator, cls: int, count: int, steer: NDArray[np.float64] | None) -> Genomes:  # noqa: ARG002 - one schema serves every class
+        """Return rows with independent columns: uniform, or from ``steer``, the class's released marginals.
+
+        steer: the columns' level probabilities, one after the other (sum of levels,). Each column is drawn by
+        systematic sampling, so that its shares are exact to 1/count.
+        """
+        columns, start = [], 0
+        for column in self.schema:
+            levels = column.levels
+            weights = np.full(levels, 1.0 / levels) if steer is None else steer[start : start + levels]
+            columns.append(rng.permutation(_systematic(rng, weights, count)))
+            start += levels
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def mutate(self, rng: np.random.Generator, genomes: Genomes, cls: int, strength: float) -> Genomes:  # noqa: ARG002 - one schema serves every class
+        """Return rows in which each cell is redrawn uniformly with probability ``strength``."""
+        fresh = np.stack([rng.integers(column.levels, size=len(genomes)) for column in self.schema], axis=1)
+        return np.where(rng.random(genomes.shape) < strength, fresh, genomes)
+
+    def cross(self, rng: np.random.Generator, mothers: Genomes, fathers: Genomes) -> Genomes:
+        """Return children with one segment of columns from the father and the rest from the mother."""
+        cuts = np.sort(rng.integers(self.genome_size + 1, size=(len(mothers), 2)), axis=1)
+        position = np.arange(self.genome_size)
+        segment = (position >= cuts[:, :1]) & (position < cuts[:, 1:])
+        return np.where(segment, fathers, mothers)
+
+    def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002 - a row looks the same in every class
+        """Return the codes, each within its column's levels."""
+        highest = np.array([column.levels - 1 for column in self.schema])
+        return np.clip(np.rint(genomes), 0, highest).astype(np.int64)
+
+
+def _systematic(rng: np.random.Generator, weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    edges = np.cumsum(weights) / np.sum(weights)
+    points = (np.arange(count) + rng.random()) / count
+    return np.minimum(np.searchsorted(edges, points, side="right"), len(weights) - 1)

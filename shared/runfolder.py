@@ -1,0 +1,100 @@
+"""A run on the coordinator's disk: its plan, what was answered, and every generation, each file whole or absent.
+
+A killed run resumes from here: a tally that was received is read, never asked again, and a generation that was
+checkpointed is loaded, never evolved again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patevolve.shared import wire
+from patevolve.shared.errors import InputError, MessageError, PlanError
+from patevolve.shared.files import write_atomic
+from patevolve.shared.institutions import Reply
+from patevolve.shared.plan import Agreed, read_plan
+from patevolve.shared.tally import NoisyTally
+
+PLAN = "plan.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """An opened run folder."""
+
+    path: Path
+
+    def save_reply(self, name: str, question_sha256: str, reply: Reply) -> None:
+        """Keep the noisy sum of one question."""
+        fields = {
+            "question": question_sha256,
+            "std": reply.tally.std,
+            "sites": list(reply.sites),
+            "refusals": dict(reply.refusals),
+        }
+        packet = wire.Packet(kind="tally", fields=fields, arrays={"values": reply.tally.values})
+        write_atomic(self._file("tallies", name), wire.encode(packet))
+
+    def load_reply(self, name: str, question_sha256: str) -> Reply | None:
+        """Return the kept sum of this question, or None. Raises MessageError if another question has its name."""
+        packet = self._load("tallies", name, kind="tally")
+        if packet is None:
+            return None
+        if packet.fields["question"] != question_sha256:
+            raise MessageError(
+                f"{name}: a tally of another question is stored here; expected the same run. Start a new folder."
+            )
+        tally = NoisyTally(values=packet.arrays["values"], std=packet.fields["std"])
+        return Reply(tally=tally, sites=tuple(packet.fields["sites"]), refusals=packet.fields["refusals"])
+
+    def save_generation(self, generation: int, arrays: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Checkpoint one generation."""
+        data = wire.encode(wire.Packet(kind="generation", fields=fields, arrays=arrays))
+        write_atomic(self._file("generations", f"{generation:03d}"), data)
+
+    def load_generation(self, generation: int) -> wire.Packet | None:
+        """Return a checkpointed generation, or None."""
+        return self._load("generations", f"{generation:03d}", kind="generation")
+
+    def write_json(self, name: str, value: object) -> None:
+        """Write a JSON file; NaN and infinity become null."""
+        text = json.dumps(_finite(value), indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
+        write_atomic(self.path / name, (text + "\n").encode())
+
+    def _file(self, kind: str, name: str) -> Path:
+        return self.path / kind / f"{name.replace('/', '-')}.pv"
+
+    def _load(self, folder: str, name: str, *, kind: str) -> wire.Packet | None:
+        path = self._file(folder, name)
+        return wire.decode(path.read_bytes(), kind=kind) if path.exists() else None
+
+
+def open_run(path: Path, agreed: Agreed) -> RunFolder:
+    """Return the run's folder, new or to be resumed. Raises PlanError if it holds a run of another plan."""
+    if (path / PLAN).exists():
+        found = read_plan(path / PLAN)
+        if found.sha256 != agreed.sha256:
+            raise PlanError(
+                f"{path} holds a run of plan {found.sha256[:12]}…; this is {agreed.sha256[:12]}…. Choose another."
+            )
+    elif path.exists() and any(path.iterdir()):
+        raise InputError(
+            f"{path} is not empty and holds no run; expected a new folder or one to resume. Choose another."
+        )
+    else:
+        write_atomic(path / PLAN, agreed.text.encode())
+    return RunFolder(path=path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
