@@ -107,9 +107,14 @@ def remaining(totals: Iterable[tuple[str, int]], cap: Cap, order: float | None) 
     return Remaining(order=fixed, budget=budget, used=used, left=max(0.0, budget - used), epsilon=reached)
 
 
-def epsilon_of(totals: Iterable[tuple[str, int]], delta: float) -> Epsilon:
-    """Return the smallest ε over the orders for ``totals``; 0 for no charges. One step per distinct event."""
+def curve_of(totals: Iterable[tuple[str, int]]) -> accountant.Curve:
+    """Return the Rényi curve of ``totals`` on the accountant's grid; exactly 0 for no charges."""
     curve = np.zeros(len(accountant.ORDERS))
     for text, charges in totals:
         curve = curve + charges * accountant.rdp(events.from_record(json.loads(text)))
-    return accountant.epsilon(curve, delta)
+    return curve
+
+
+def epsilon_of(totals: Iterable[tuple[str, int]], delta: float) -> Epsilon:
+    """Return the smallest ε over the orders for ``totals``; 0 for no charges. One step per distinct event."""
+    return accountant.epsilon(curve_of(totals), delta)

@@ -7,7 +7,6 @@ after a charge costs the budget, never the guarantee. Schema, bytes and promises
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from patevolve.shared.errors import BudgetError, LedgerError, MessageError, ParameterError
 from patevolve.shared.privacy import budget
 from patevolve.shared.privacy.budget import Cap, Remaining
-from patevolve.shared.privacy.chain import Chain, Link, canonical, parse
+from patevolve.shared.privacy.chain import Extension, Head, canonical, extension_of, parse, sha256_of
+from patevolve.shared.privacy.chain_file import Chain
 from patevolve.shared.privacy.ledger_rows import (
     ANSWER,
     CHARGE,
@@ -31,7 +31,7 @@ from patevolve.shared.privacy.ledger_rows import (
     read_answer,
     read_charge,
 )
-from patevolve.shared.privacy.ledger_verify import Head, Verification, verify
+from patevolve.shared.privacy.ledger_verify import Verification, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from patevolve.shared.privacy.accountant import Epsilon
     from patevolve.shared.privacy.events import Event
 
-__all__ = ["AnswerKey", "Cap", "Charge", "Head", "Ledger", "Remaining", "Verification", "verify"]
+__all__ = ["AnswerKey", "Cap", "Charge", "Extension", "Head", "Ledger", "Remaining", "Verification", "verify"]
 
 MAX_ANSWER_BYTES = 64 * 2**20  # one answer is one SQLite value, read into memory when replayed
 
@@ -150,17 +150,11 @@ class Ledger:
         seq = self._answered(key)
         if seq is None:
             return None
-        found = self._chain.rows(
-            "SELECT c.seq, c.kind, c.body, c.digest, a.data FROM chain c JOIN answers a USING (seq) WHERE seq = ?",
-            (seq,),
-        )
-        if len(found) != 1 or found[0][1] != ANSWER:
-            raise LedgerError(f"{self.path}: the answer in row {seq} is missing. Run `patevolve ledger verify`")
-        row, data = found[0][:4], found[0][4]
-        chained = read_answer(Link(seq=row[0], kind=row[1], body=row[2], previous="", digest=row[3]))
-        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != chained.sha256:
+        chained = read_answer(self._chain.link_at(seq))
+        found = self._chain.rows("SELECT data FROM answers WHERE seq = ?", (seq,))
+        if not found or not isinstance(found[0][0], bytes) or sha256_of(found[0][0]) != chained.sha256:
             raise LedgerError(f"{self.path}: the answer in row {seq} was altered. Run `patevolve ledger verify`")
-        return data
+        return found[0][0]
 
     def store_answer(self, key: AnswerKey, data: bytes, charge_seq: int) -> None:
         """Keep an answer's bytes durably under ``key``, paid for by row ``charge_seq``.
@@ -170,7 +164,7 @@ class Ledger:
         """
         if not isinstance(data, bytes) or len(data) > MAX_ANSWER_BYTES:
             raise ParameterError(f"an answer is at most {MAX_ANSWER_BYTES} bytes; {type(data).__name__} found")
-        digest = hashlib.sha256(data).hexdigest()
+        digest = sha256_of(data)
         with self._chain.transaction():
             if self._answered(key) is not None:
                 if self.answer(key) == data:
@@ -188,12 +182,16 @@ class Ledger:
 
     def charges(self) -> Iterator[Charge]:
         """Yield all charges in order, each row checked against its digest."""
-        return (read_charge(link) for link in self._chain.links(kind=CHARGE))
+        return (read_charge(link) for link in self._chain.links() if link.kind == CHARGE)
 
     def head(self) -> Head:
         """Return the last row's number and digest: what is signed and handed to the coordinator."""
         tail = self._chain.tail()
         return Head(seq=tail.seq, digest=tail.digest, site=self.site)
+
+    def extension(self, since: int) -> Extension:
+        """Return the proof that the chain grew from row ``since``: for the coordinator, beside a signed head."""
+        return extension_of(self._chain.links(after=since), since)
 
     def spent(self, delta: float) -> Epsilon:
         """Return ε at ``delta`` of everything charged, smallest over the orders.
@@ -273,15 +271,10 @@ class Ledger:
             )
 
     def _charge_at(self, seq: int) -> Charge:
-        rows = self._chain.rows(
-            "SELECT c.seq, c.kind, c.body, p.digest, c.digest FROM chain c JOIN chain p ON p.seq = c.seq - 1 "
-            "WHERE c.seq = ?",
-            (seq,),
-        )
-        if not rows or rows[0][1] != CHARGE:
+        link = self._chain.link_at(seq)
+        if link.kind != CHARGE:
             raise LedgerError(f"{self.path}: row {seq} is no charge; expected the row number that charge() returned")
-        (number, kind, body, previous, digest) = rows[0]
-        return read_charge(Link(seq=number, kind=kind, body=body, previous=previous, digest=digest))
+        return read_charge(link)
 
 
 def _take_lock(path: Path) -> int:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from patevolve.shared.errors import LedgerError, ParameterError
 from patevolve.shared.privacy import events
 from patevolve.shared.privacy.budget import Cap
-from patevolve.shared.privacy.chain import Format, Link, canonical, parse
+from patevolve.shared.privacy.chain import Link, canonical, parse
+from patevolve.shared.privacy.chain_file import Format
 
 if TYPE_CHECKING:
     from patevolve.shared.privacy.events import Event

@@ -7,18 +7,16 @@ someone who can write the file, is told apart only by a head that was signed and
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patevolve.shared.errors import LedgerError, PatevolveError
+from patevolve.shared.errors import LedgerError
 from patevolve.shared.privacy import budget
-from patevolve.shared.privacy.chain import Link, check_format, open_read_only, parse, walk
+from patevolve.shared.privacy.chain import Head, Link, parse, sha256_of, walk
+from patevolve.shared.privacy.chain_file import verified
 from patevolve.shared.privacy.ledger_rows import (
     LEDGER,
     Charge,
@@ -29,20 +27,10 @@ from patevolve.shared.privacy.ledger_rows import (
 )
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable
 
-# What forged bodies and altered column types make Python raise.
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 ROUNDING = 1e-6  # relative; other builds of the accountant's arithmetic may differ in the last digits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """How far a site's chain has come: the number and digest of its last row."""
-
-    seq: int
-    digest: str
-    site: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,28 +71,11 @@ def verify(
     trusted_heads: heads of this site whose signatures the caller has checked; each must be a row of the chain
     read_answers:  also hash the bytes of every stored answer (``Ledger.open`` leaves that to ``Ledger.answer``)
     """
-    target = Path(path).absolute()
-    try:
-        return _verify_file(target, tuple(trusted_heads), read_answers=read_answers)
-    except LedgerError:
-        raise
-    except (sqlite3.Error, OSError, MemoryError, PatevolveError, *_MALFORMED) as error:
-        raise LedgerError(f"{target}: is no sound ledger ({error}). Do not spend; restore the newest copy") from error
-
-
-def _verify_file(path: Path, heads: tuple[Head, ...], *, read_answers: bool) -> Verification:
-    if not path.is_file():
-        raise LedgerError(f"{path}: no ledger found; expected the site's ledger file. Check the path")
-    with closing(open_read_only(path)) as connection:
-        connection.execute("BEGIN")  # one snapshot, also while others append
-        return _verify(connection, path, heads, read_answers=read_answers)
+    target, heads = Path(path).absolute(), tuple(trusted_heads)
+    return verified(target, LEDGER, lambda connection: _verify(connection, target, heads, read_answers=read_answers))
 
 
 def _verify(connection: sqlite3.Connection, path: Path, heads: tuple[Head, ...], *, read_answers: bool) -> Verification:
-    check_format(connection, LEDGER, path)
-    state = connection.execute("PRAGMA integrity_check").fetchall()
-    if state != [("ok",)]:
-        raise LedgerError(f"{path}: SQLite finds damage ({state[0][0]!r}). Do not spend; restore the newest copy")
     wanted = {head.seq for head in heads}
     replay = _Replay()
     for link in walk(lambda statement, values: connection.execute(statement, values).fetchall(), path):
@@ -234,5 +205,5 @@ def _compare_answers(connection: sqlite3.Connection, replay: _Replay, path: Path
     if not read:
         return
     for seq, data in connection.execute("SELECT seq, data FROM answers"):
-        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != replay.answers[seq]:
+        if not isinstance(data, bytes) or sha256_of(data) != replay.answers[seq]:
             raise LedgerError(f"{path}: the answer in row {seq} was altered; do not replay it")
