@@ -47,6 +47,11 @@ class GaussianSampler:
         return fine if self.coarse is None else fine + self.stretch * self.coarse.draw(size, source)
 
 
+def sample(sigma: float, size: int, source: NoiseSource) -> IntVector:
+    """Return ``size`` independent draws of N_Z(0, sigma²), (size,) int64, lattice units."""
+    return sampler(sigma).draw(size, source)
+
+
 @functools.lru_cache(maxsize=64)
 def sampler(sigma: float) -> GaussianSampler:
     """Return the sampler of this σ (its tables are built once and kept).

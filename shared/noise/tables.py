@@ -30,6 +30,7 @@ PRECISION = 256  # fractional bits of the fixed-point arithmetic that computes m
 ONE = 1 << PRECISION
 MASS_BITS = 128
 MOST_ENTRIES = 2**20
+MOST_EXPONENT = 128
 _CHUNK = 1 << 15  # draws at a time: the working arrays stay in the second-level cache
 
 Words = NDArray[np.uint64]
@@ -90,7 +91,7 @@ def build(weights: Sequence[int], *, offset: int, lost: float) -> AliasTable:
     entries = len(weights)
     if not 2 <= entries <= MOST_ENTRIES:
         raise ParameterError(f"a table of {entries} entries asked for; at most {MOST_ENTRIES} are built.")
-    masses = _exact_masses(weights)
+    masses = exact_masses(weights)
     bits = max(1, (entries - 1).bit_length())
     thresholds, alias = _vose(masses + [0] * ((1 << bits) - entries), 1 << (MASS_BITS - bits))
     return AliasTable(
@@ -109,13 +110,13 @@ def mirrored(half: Sequence[int], lost: float) -> AliasTable:
 
 
 def fixed_exp(exponent: Fraction) -> int:
-    """Return exp(-exponent)·2^PRECISION for 0 <= exponent <= 64, with absolute error below 2^-240.
+    """Return exp(-exponent)·2^PRECISION for 0 <= exponent <= 128, with absolute error below 2^-240.
 
     Every term of the series of exp(+exponent) is rounded down by less than one unit, over at most 1024 terms.
-    Raises ParameterError outside [0, 64].
+    Raises ParameterError outside [0, 128].
     """
-    if not 0 <= exponent <= 64:
-        raise ParameterError(f"exp(-{float(exponent)}) asked for; expected an exponent in [0, 64].")
+    if not 0 <= exponent <= MOST_EXPONENT:
+        raise ParameterError(f"exp(-{float(exponent)}) asked for; expected an exponent in [0, 128].")
     term, total, n = ONE, ONE, 0
     while term:
         n += 1
@@ -133,7 +134,7 @@ def gaussian_tail(radius: int, variance: float) -> float:
     return 2.0 * math.exp(-((radius + 1) ** 2) / (2.0 * variance))
 
 
-def _exact_masses(weights: Sequence[int]) -> list[int]:
+def exact_masses(weights: Sequence[int]) -> list[int]:
     """Scale the weights to integers of sum exactly 2^128; what rounding down loses goes to the largest."""
     total = sum(weights)
     masses = [(weight << MASS_BITS) // total for weight in weights]
