@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from patevolve.shared.privacy.accountant import Epsilon
 
-_WHOLE_ORDERS = tuple(order for order in accountant.ORDERS if order.is_integer())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
@@ -60,12 +58,13 @@ class Remaining:
 
 
 def choose_order(cap: Cap) -> float:
-    """Return the whole order at which Gaussian noise affords the most under ``cap``: the one with the largest B(α)/α.
+    """Return the order at which Gaussian noise affords the most under ``cap``: the one with the largest B(α)/α.
 
-    Whole orders only: every event kind has a finite bound there. The choice uses the cap alone, nothing private.
+    For events whose cost is proportional to the order (Gaussian noise) the filter then loses nothing: it accepts
+    exactly the plans whose smallest ε over ``ORDERS`` is within the cap. The choice uses the cap alone.
     Raises BudgetError when the cap affords nothing at any order.
     """
-    best = max(_WHOLE_ORDERS, key=lambda order: budget_at(order, cap) / order)
+    best = max(accountant.ORDERS, key=lambda order: budget_at(order, cap) / order)
     if not budget_at(best, cap) > 0.0:
         raise BudgetError(f"ε={cap.epsilon:g} at δ={cap.delta:g} affords nothing at any order; raise the policy's cap")
     return best

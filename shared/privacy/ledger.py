@@ -214,6 +214,11 @@ class Ledger:
         """Return what ``cap`` still affords at the ledger's order, by the same arithmetic as ``charge``."""
         return budget.remaining(self._totals(), cap, self._order())
 
+    def affords(self, events: Iterable[Event], cap: Cap) -> bool:
+        """Return whether ``charge`` would accept all these events now: ask before a plan starts, nothing is written."""
+        left = self.remaining(cap)
+        return budget.used_at([(event_text(event), 1) for event in events], left.order) <= left.left
+
     def _totals(self) -> list[tuple[str, int]]:
         return [(event, charges) for event, charges in self._chain.rows("SELECT event, charges FROM totals")]
 

@@ -45,11 +45,11 @@ def describe_text(ledger: Ledger, cap: Cap, *, last: int | None = 20) -> str:
     found = describe(ledger, cap, last=last)
     spent, left = found["spent"], found["remaining"]
     lines = [
-        f"Ledger of {found['site']}: {found['charges_in_all']} charges; last row {found['head']['seq']}, "
-        f"digest {found['head']['digest']}",
+        f"Ledger of {found['site']}: {found['charges_in_all']} charges",
+        f"Last row: {found['head']['seq']}, digest {found['head']['digest']}",
         f"Cap for its life: ε = {cap.epsilon:g} at δ = {cap.delta:g}",
-        f"Reached: ε = {left['epsilon']:.4f} at the enforced order {left['order']:g}; "
-        f"{_percent(left['left'], left['budget'])} of the budget is left",
+        f"Reached: ε = {left['epsilon']:.4f} at the enforced order {left['order']:g}",
+        f"Left of the budget: {_percent(left['left'], left['budget'])}",
         f"Report (smallest over orders, plans fixed in advance): ε = {spent['epsilon']:.4f}",
         *(f"  part {part}: ε = {value:.4f} alone" for part, value in found["spent_by_part"].items()),
     ]
