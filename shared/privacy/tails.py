@@ -47,8 +47,10 @@ def _log_erfc_far(x: FloatArray) -> FloatArray:
 
 
 def log_normal_sf(z: ArrayLike) -> FloatArray:
-    """Return log Pr[N(0, 1) > z]."""
-    return log_erfc(np.asarray(z, dtype=np.float64) / math.sqrt(2.0)) - math.log(2.0)
+    """Return log Pr[N(0, 1) > z], with full relative accuracy at both ends (a certain event is −Pr[the other])."""
+    values = np.asarray(z, dtype=np.float64)
+    upper = log_erfc(np.abs(values) / math.sqrt(2.0)) - math.log(2.0)
+    return np.where(values < 0.0, np.log1p(-np.exp(upper)), upper)
 
 
 def inverse_log_erfc(log_p: ArrayLike) -> FloatArray:
