@@ -194,6 +194,7 @@ def discounted_maximum(smoothness: float, sensitivities: ArrayLike) -> float:
     return float(np.max(levels * np.exp(-checks.positive(smoothness=smoothness) * np.arange(levels.size))))
 
 
+@lru_cache(maxsize=1024)
 def conditions_hold(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
     """Check conditions C5 and C6 of Papernot 2018, B.4.2, on a grid of 4,096 values of log q.
 
