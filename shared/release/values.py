@@ -1,0 +1,73 @@
+"""Whether released values lie in the plan's public description: the table's schema, or the images' size and type."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.plan import Plan
+from patevolve.shared.release.samples import Samples
+from patevolve.shared.schema import Column
+
+NUMBER = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")  # stricter than float(): no spaces, underscores, exponents, NaN
+
+
+def schema_problems(samples: Samples, plan: Plan) -> list[str]:
+    """Return one text for each thing outside the plan's description, with the first sample that has it."""
+    problems = _class_problems(samples, plan)
+    if samples.is_table != (plan.data.kind == "table"):
+        return [*problems, f"samples that are no {plan.data.kind}s"]
+    if samples.is_table:
+        return problems + _table_problems(samples, plan.data.columns)
+    return problems + _image_problems(samples.images, (plan.data.height, plan.data.width))
+
+
+def _class_problems(samples: Samples, plan: Plan) -> list[str]:
+    if samples.class_names != plan.data.classes:
+        return [f"classes {list(samples.class_names)}"]
+    if samples.classes.dtype != np.int64:
+        return [f"classes of type {samples.classes.dtype}"]
+    outside = np.flatnonzero((samples.classes < 0) | (samples.classes >= len(plan.data.classes)))
+    return [f"sample {outside[0] + 1}: class number {samples.classes[outside[0]]}"] if len(outside) else []
+
+
+def _table_problems(samples: Samples, schema: tuple[Column, ...]) -> list[str]:
+    names = tuple(column.name for column in schema)
+    if samples.columns != names:
+        return [f"columns {list(samples.columns)}"]
+    problems = []
+    for position, column in enumerate(schema):
+        cells: list[object] = [row[position] for row in samples.rows]
+        fits = {cell: cell_fits(column, cell) for cell in dict.fromkeys(cells)}
+        row = next((row for row, cell in enumerate(cells) if not fits[cell]), None)
+        if row is not None:
+            problems.append(f"column {column.name!r}, sample {row + 1}: {cells[row]!r}")
+    return problems
+
+
+def cell_fits(column: Column, cell: object) -> bool:
+    """Return whether a released cell lies in the column's public schema, in the spelling that releases use.
+
+    A numeric cell may be the public bound rounded to the column's decimals, which is what ``decode_column`` writes.
+    """
+    if not isinstance(cell, str):
+        return False
+    if column.kind == "categorical":
+        return cell in column.values or (cell == "" and column.missing)
+    if cell == "":
+        return column.missing
+    match = NUMBER.fullmatch(cell)
+    if match is None or len(match[1] or "") > column.decimals:
+        return False
+    low, high = column.edges[0], column.edges[-1]
+    rounded_low, rounded_high = (float(f"{edge:.{column.decimals}f}") for edge in (low, high))
+    return min(low, rounded_low) <= float(cell) <= max(high, rounded_high)
+
+
+def _image_problems(images: NDArray[np.uint8] | None, shape: tuple[int, int]) -> list[str]:
+    if images is None or images.dtype != np.uint8 or images.shape[1:] != shape:
+        return [f"images {getattr(images, 'dtype', None)} {getattr(images, 'shape', None)}"]
+    blank = np.flatnonzero(images.min(axis=(1, 2)) == images.max(axis=(1, 2)))
+    return [f"{len(blank)} images of one grey value, the first is sample {blank[0] + 1}"] if len(blank) else []
