@@ -63,12 +63,13 @@ def canonical(value: Mapping[str, Any]) -> str:
 def parse(body: str, *, where: str) -> dict[str, Any]:
     """Return the mapping that a canonical text stands for. Raises LedgerError when it is not canonical."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value: dict[str, Any] = json.loads(body)
+        same = isinstance(value, dict) and canonical(value) == body
+    except (ValueError, RecursionError, LedgerError) as error:
         raise LedgerError(
             f"{where}: body is not JSON; expected a canonical JSON object. Do not use this file"
         ) from error
-    if not isinstance(value, dict) or canonical(value) != body:
+    if not same:
         raise LedgerError(f"{where}: body is not a canonical JSON object. Do not use this file")
     return value
 

@@ -11,6 +11,7 @@ Choices (LEDGER.md has the schema and what is promised about it):
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import threading
@@ -248,9 +249,20 @@ def check_format(connection: sqlite3.Connection, form: Format, path: Path) -> No
             f"{path}: schema version {found[1]} found, {form.version} expected; use the patevolve version that wrote it"
         )
     # Exactly: a planted trigger or view would act inside our own transactions.
-    present = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-    if present != set(form.statements):
+    if _schema(connection) != _expected_schema(form):
         raise LedgerError(f"{path}: the schema differs from that of {form.name} {form.version}; the file was altered")
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+
+
+@functools.cache
+def _expected_schema(form: Format) -> set[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in form.statements:
+            connection.execute(statement)
+        return _schema(connection)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> Any:

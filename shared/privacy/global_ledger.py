@@ -98,6 +98,11 @@ class GlobalLedger:
         """Close the ledger."""
         self.close()
 
+    @property
+    def path(self) -> Path:
+        """Where the ledger lies."""
+        return self._chain.path
+
     def register_site(self, site: str, public_key: str) -> None:
         """Record a site's public key, learnt by a way that the site trusts. Raises LedgerError for a second key."""
         body = {"site": label(site=site), "public_key": sha256(public_key=public_key)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -116,6 +117,8 @@ class Answer:
 def charge_body(*, key: AnswerKey, part: str, scope: Scope, event: Event, cap: Cap, time: str | None) -> dict[str, Any]:
     """Return a charge's body after checking every field; raises ParameterError or UnsupportedEventError."""
     label(part=part)
+    record = events.to_record(event)
+    dataclasses.replace(event)  # the event's own door once more: nothing that slipped past it is ever charged
     if scope not in get_args(Scope):
         raise ParameterError(f"scope={scope!r} found; expected 'shared' or 'local'. Correct scope.")
     return {
@@ -127,7 +130,7 @@ def charge_body(*, key: AnswerKey, part: str, scope: Scope, event: Event, cap: C
         "cohort_sha256": key.cohort_sha256,
         "part": part,
         "scope": scope,
-        "event": events.to_record(event),
+        "event": record,
         "cap": {"epsilon": cap.epsilon, "delta": cap.delta},
     }
 
