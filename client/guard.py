@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from patevolve.client.policy import SitePolicy
 from patevolve.shared.messages import Answer, Question, encode_answer
 from patevolve.shared.privacy.ledger import AnswerKey, Ledger
+from patevolve.shared.privacy.signing import Identity, head_to_json, sign_head
 from patevolve.shared.randomness import NoiseSource
 from patevolve.shared.schedule import Ask
 from patevolve.shared.tally import ExactTally
@@ -29,6 +30,7 @@ class Guard:
 
     policy: SitePolicy
     ledger: Ledger
+    identity: Identity
     noise: NoiseFor
 
     def stored(self, key: AnswerKey) -> bytes | None:
@@ -57,6 +59,7 @@ class Guard:
             values=noisy.values,
             std=noisy.std,
             full=ask.full,
+            head=head_to_json(sign_head(self.ledger.head(), self.identity)),
         )
         data = encode_answer(answer)
         self.ledger.store_answer(key, data, charge.seq)  # label: store-before-send

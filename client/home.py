@@ -14,6 +14,7 @@ from patevolve.client.policy import SitePolicy
 from patevolve.shared.errors import PolicyError
 from patevolve.shared.files import write_new
 from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.signing import Identity, create_identity, load_identity
 
 LEDGER = "ledger.sqlite"
 SECRET = "secret.key"  # noqa: S105 - a file name
@@ -27,6 +28,7 @@ class SiteHome:
     path: Path
     policy: SitePolicy
     secret: bytes
+    identity: Identity
 
     def open_ledger(self) -> Ledger:
         """Return the site's ledger, made on first use; held exclusively until closed. Raises LedgerError."""
@@ -43,7 +45,11 @@ def open_home(path: Path, *, site: str = "") -> SiteHome:
         raise PolicyError(
             f"{path} holds the policy of site {policy.site!r}; the data is of {site!r}. Name the right folder."
         )
-    return SiteHome(path=path, policy=policy, secret=_secret(path / SECRET))
+    return SiteHome(path=path, policy=policy, secret=_secret(path / SECRET), identity=_identity(path / IDENTITY))
+
+
+def _identity(path: Path) -> Identity:
+    return load_identity(path) if path.exists() else create_identity(path)
 
 
 def _secret(path: Path) -> bytes:

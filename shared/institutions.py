@@ -16,6 +16,7 @@ import numpy as np
 
 from patevolve.shared.errors import MessageError, PatevolveError, QuorumError
 from patevolve.shared.messages import Answer, Question, decode_answer, digest, encode_question
+from patevolve.shared.privacy.signing import SignedHead, head_from_json
 from patevolve.shared.schedule import Ask
 from patevolve.shared.tally import NoisyTally
 
@@ -28,6 +29,7 @@ class Reply:
 
     tally: NoisyTally
     sites: tuple[str, ...]
+    heads: tuple[SignedHead, ...]
     refusals: Mapping[str, str]  # site -> error code
 
 
@@ -35,8 +37,8 @@ class Institutions(Protocol):
     """The sites of a run, however they are reached."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The sites' names."""
+    def public_keys(self) -> Mapping[str, str]:
+        """The sites' names and the public keys that sign their ledgers' heads."""
 
     def ask(self, question: Question, ask: Ask) -> Reply:
         """Return the noisy sum of the sites' answers. Raises QuorumError under the plan's minimum."""
@@ -50,12 +52,8 @@ class InProcess:
     """
 
     handlers: Mapping[str, Callable[[bytes], bytes]]
+    public_keys: Mapping[str, str]
     minimum: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sites' names."""
-        return tuple(self.handlers)
 
     def ask(self, question: Question, ask: Ask) -> Reply:
         """Return the noisy sum. Raises QuorumError if fewer than ``minimum`` sites answered."""
@@ -73,7 +71,12 @@ class InProcess:
                 f"{question.name}: {len(answers)} of {len(self.handlers)} sites answered; expected >= {self.minimum}. "
                 f"Refused: {', '.join(f'{site} ({code})' for site, code in refusals.items())}."
             ) from failure
-        return Reply(tally=total(answers), sites=tuple(answer.site for answer in answers), refusals=refusals)
+        return Reply(
+            tally=total(answers),
+            sites=tuple(answer.site for answer in answers),
+            heads=tuple(head_from_json(answer.head) for answer in answers),
+            refusals=refusals,
+        )
 
 
 def checked(data: bytes, question_sha256: str, site: str, ask: Ask) -> Answer:

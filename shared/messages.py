@@ -41,6 +41,7 @@ class Question:
 class Answer:
     """One site's contribution to a tally: ballots plus noise, on the integer lattice.
 
+    head:  the signed head of the site's ledger with the charge in it (JSON text)
     full:  True if ``values`` carries the whole noise of its question; False if it carries one share of it, so that
            only the sum over the cohort has the promised noise and the values must not be shown singly.
     """
@@ -50,6 +51,7 @@ class Answer:
     values: NDArray[np.int64]
     std: float
     full: bool
+    head: str
 
 
 def encode_question(question: Question) -> bytes:
@@ -75,14 +77,20 @@ def decode_question(data: bytes) -> Question:
 
 def encode_answer(answer: Answer) -> bytes:
     """Return the answer's canonical bytes."""
-    fields = {"question": answer.question, "site": answer.site, "std": answer.std, "full": answer.full}
+    fields = {
+        "question": answer.question,
+        "site": answer.site,
+        "std": answer.std,
+        "full": answer.full,
+        "head": answer.head,
+    }
     return wire.encode(wire.Packet(kind="answer", fields=fields, arrays={"values": answer.values}))
 
 
 def decode_answer(data: bytes) -> Answer:
     """Return the answer in ``data``. Raises MessageError for anything but a well-formed answer."""
     packet = wire.decode(data, kind="answer")
-    types = {"question": str, "site": str, "std": float, "full": bool}
+    types = {"question": str, "site": str, "std": float, "full": bool, "head": str}
     if set(packet.fields) != set(types) or not all(type(packet.fields[k]) is t for k, t in types.items()):
         raise MessageError(f"an answer with the fields {sorted(packet.fields)} found; expected {sorted(types)}.")
     if set(packet.arrays) != {"values"} or packet.arrays["values"].dtype != np.dtype("<i8"):

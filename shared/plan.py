@@ -145,6 +145,8 @@ class Evolution:
     generations:  how many generations
     mutation:     strengths along the run, first to last, in equal stretches (floor 0.05)
     crossover:    fraction of offspring made by crossing two parents
+    offspring:    children per member of the population in each generation
+    bandwidth:    width, in feature distance, over which "soft" votes are averaged over neighbouring candidates
     diversity:    λ of score = confidence + λ·(1 − max similarity)
     threshold:    "histogram" only: noisy votes below this many are zeroed
     """
@@ -154,6 +156,8 @@ class Evolution:
     generations: int = 10
     mutation: tuple[float, ...] = (0.3, 0.15, 0.05)
     crossover: float = 0.5
+    offspring: int = 4
+    bandwidth: float = 0.25
     diversity: float = 0.3
     threshold: float = 0.0
 
@@ -161,6 +165,8 @@ class Evolution:
         """Refuse numbers outside their domains."""
         checks.integer(population=self.population, at_least=2, at_most=MAX_CANDIDATES)
         checks.integer(generations=self.generations, at_least=0, at_most=10_000)
+        checks.integer(offspring=self.offspring, at_least=1, at_most=1000)
+        checks.positive(bandwidth=self.bandwidth)
         checks.non_negative(diversity=self.diversity)
         checks.non_negative(threshold=self.threshold)
         if not 0.0 <= checks.finite(crossover=self.crossover) <= 1.0:

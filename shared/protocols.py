@@ -54,3 +54,9 @@ class Encoder(Protocol):
 
     def embed(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n, embedding_size) embeddings of norm at most 1."""
+
+    def clean(self, prototypes: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (classes, e) prototypes with what is publicly known about class means put back in.
+
+        noise: (classes,) standard deviation of the noise in each prototype's coordinates. Free post-processing.
+        """

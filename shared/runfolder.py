@@ -12,14 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from patevolve.shared import wire
 from patevolve.shared.errors import InputError, MessageError, PlanError
+from patevolve.shared.evolution.population import Population
 from patevolve.shared.files import write_atomic
 from patevolve.shared.institutions import Reply
 from patevolve.shared.plan import Agreed, read_plan
+from patevolve.shared.privacy.global_ledger import GlobalLedger
+from patevolve.shared.privacy.signing import head_from_json, head_to_json
 from patevolve.shared.tally import NoisyTally
 
 PLAN = "plan.toml"
+LEDGER = "global.sqlite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,13 @@ class RunFolder:
 
     path: Path
 
+    def open_ledger(self) -> GlobalLedger:
+        """Return the coordinator's ledger, made on first use. Raises LedgerError."""
+        path = self.path / LEDGER
+        if not path.exists():
+            GlobalLedger.create(path, coordinator="coordinator").close()
+        return GlobalLedger.open(path)
+
     def save_reply(self, name: str, question_sha256: str, reply: Reply) -> None:
         """Keep the noisy sum of one question."""
         fields = {
@@ -35,6 +49,7 @@ class RunFolder:
             "std": reply.tally.std,
             "sites": list(reply.sites),
             "refusals": dict(reply.refusals),
+            "heads": [head_to_json(head) for head in reply.heads],
         }
         packet = wire.Packet(kind="tally", fields=fields, arrays={"values": reply.tally.values})
         write_atomic(self._file("tallies", name), wire.encode(packet))
@@ -49,16 +64,24 @@ class RunFolder:
                 f"{name}: a tally of another question is stored here; expected the same run. Start a new folder."
             )
         tally = NoisyTally(values=packet.arrays["values"], std=packet.fields["std"])
-        return Reply(tally=tally, sites=tuple(packet.fields["sites"]), refusals=packet.fields["refusals"])
+        heads = tuple(head_from_json(text) for text in packet.fields["heads"])
+        return Reply(tally=tally, sites=tuple(packet.fields["sites"]), heads=heads, refusals=packet.fields["refusals"])
 
-    def save_generation(self, generation: int, arrays: dict[str, Any], fields: dict[str, Any]) -> None:
+    def save_generation(
+        self, number: int, genomes: NDArray[np.float64], classes: NDArray[np.int64], asked: tuple[str, ...]
+    ) -> None:
         """Checkpoint one generation."""
-        data = wire.encode(wire.Packet(kind="generation", fields=fields, arrays=arrays))
-        write_atomic(self._file("generations", f"{generation:03d}"), data)
+        arrays = {"genomes": genomes, "classes": classes}
+        data = wire.encode(wire.Packet(kind="generation", fields={"asked": list(asked)}, arrays=arrays))
+        write_atomic(self._file("generations", f"{number:03d}"), data)
 
-    def load_generation(self, generation: int) -> wire.Packet | None:
-        """Return a checkpointed generation, or None."""
-        return self._load("generations", f"{generation:03d}", kind="generation")
+    def load_generation(self, number: int) -> tuple[Population, tuple[str, ...]] | None:
+        """Return a checkpointed generation and the questions asked for it, or None."""
+        packet = self._load("generations", f"{number:03d}", kind="generation")
+        if packet is None:
+            return None
+        population = Population(genomes=packet.arrays["genomes"], classes=packet.arrays["classes"])
+        return population, tuple(packet.fields["asked"])
 
     def write_json(self, name: str, value: object) -> None:
         """Write a JSON file; NaN and infinity become null."""

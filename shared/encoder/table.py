@@ -38,3 +38,20 @@ class TableEncoder:
         rows = np.zeros((len(values), self.dimension))
         np.put_along_axis(rows, values.astype(np.int64) + offsets, 1.0 / math.sqrt(len(self.schema)), axis=1)
         return rows
+
+    def clean(self, prototypes: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return prototypes whose every column is a distribution over its levels (nearest point of the simplex)."""
+        root, cleaned, start = math.sqrt(len(self.schema)), np.empty_like(prototypes), 0
+        for column in self.schema:
+            part = slice(start, start + column.levels)
+            cleaned[:, part] = np.stack([simplex(row) for row in prototypes[:, part] * root]) / root
+            start += column.levels
+        return cleaned
+
+
+def simplex(point: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the nearest distribution to a point (Duchi et al. 2008, Figure 1)."""
+    ordered = np.sort(point)[::-1]
+    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(point) + 1)
+    distribution: NDArray[np.float64] = np.maximum(point - excess[np.flatnonzero(ordered > excess)[-1]], 0.0)
+    return distribution

@@ -1,0 +1,160 @@
+"""One or many institutions in this process: the local mode and the simulated mode are the same code."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from patevolve.client.guard import Guard, NoiseFor
+from patevolve.client.home import SiteHome, open_home
+from patevolve.client.institution import Institution
+from patevolve.client.policy import check_plan
+from patevolve.client.private_index import PrivateIndex, build_index
+from patevolve.client.teachers import check_shards, teach
+from patevolve.shared import rounds, wire
+from patevolve.shared.data.load import Layout, load_images, load_table
+from patevolve.shared.data.records import Records
+from patevolve.shared.errors import DataError, PolicyError
+from patevolve.shared.files import write_new
+from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.institutions import InProcess
+from patevolve.shared.messages import digest
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.planner import choose_labels
+from patevolve.shared.randomness import NoiseSource, SystemNoise
+from patevolve.shared.rounds import Generation, Outcome
+from patevolve.shared.runfolder import RunFolder, open_run
+from patevolve.shared.schedule import Ask, schedule
+from patevolve.shared.tools import Tools, tools_of
+
+RUN_ID = "run.id"
+
+
+def load_records(path: Path, plan: Plan) -> dict[str, Records]:
+    """Return each site's records from a table or an NPZ file, keyed by site. Raises DataError."""
+    data = plan.data
+    layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected the data file. Check --data.")
+    if data.kind == "table":
+        return load_table(path, data.columns, layout)
+    return load_images(path, (data.height, data.width), layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One institution of an in-process run: its folder and its records."""
+
+    home: SiteHome
+    records: Records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """An in-process run: the outcome and what the report needs to know of the sites."""
+
+    outcome: Outcome
+    folder: RunFolder
+    tools: Tools
+    asks: tuple[Ask, ...]
+    run: str
+    units: Mapping[str, int]
+
+
+def system_noise(site: str, question_sha256: str) -> NoiseSource:
+    """Return the operating system's noise, whatever is asked."""
+    del site, question_sha256
+    return SystemNoise()
+
+
+def open_sites(homes: Mapping[str, Path], records: Mapping[str, Records], agreed: Agreed) -> dict[str, Site]:
+    """Return the sites, each under its own policy. Raises PolicyError or DataError before anything is charged."""
+    if len(records) != agreed.plan.sites.count:
+        raise DataError(
+            f"{len(records)} sites found in the data ({', '.join(sorted(records)) or 'none'}); the plan is for "
+            f"{agreed.plan.sites.count}. The noise shares depend on it: agree on a plan for the right number."
+        )
+    sites = {}
+    for name in sorted(records):
+        if name not in homes:
+            raise PolicyError(f"site {name!r} has no folder; expected one with a policy for every site of the data.")
+        home = open_home(homes[name], site=name)
+        check_plan(home.policy, agreed)
+        sites[name] = Site(home=home, records=records[name])
+    return sites
+
+
+def simulate(
+    agreed: Agreed,
+    sites: Mapping[str, Site],
+    path: Path,
+    *,
+    watch: Callable[[Generation], None] = lambda _: None,
+    noise: NoiseFor = system_noise,
+    run: str | None = None,
+) -> Finished:
+    """Run the plan over these sites into a run folder, new or resumed, and return what came out."""
+    tools = tools_of(agreed.plan)
+    asks = schedule(agreed.plan, tools.encoder.embedding_size)
+    indexes = {name: _index(site, agreed.plan, tools) for name, site in sites.items()}
+    folder = open_run(path, agreed)
+    identity = _run_id(folder, run)
+    cohort = digest(wire.canonical_json([agreed.sha256, sorted(sites)]))
+
+    def join(site: Site, ledger: Ledger) -> Institution:
+        index = indexes[site.home.policy.site]
+        return Institution(
+            agreed=agreed,
+            asks=asks,
+            cohort=cohort,
+            guard=Guard(policy=site.home.policy, ledger=ledger, identity=site.home.identity, noise=noise),
+            index=index,
+            encoder=tools.encoder,
+            generator=tools.generator,
+            teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
+        )
+
+    with folder.open_ledger() as ledger, _institutions(agreed, sites, join) as institutions:
+        inquiry = Inquiry(
+            agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
+        )
+        outcome = rounds.run(inquiry, tools, watch)
+    units = {name: index.units for name, index in indexes.items()}
+    return Finished(outcome=outcome, folder=folder, tools=tools, asks=asks, run=identity, units=units)
+
+
+def _index(site: Site, plan: Plan, tools: Tools) -> PrivateIndex:
+    index = build_index(site.records, plan, tools.encoder, site.home.secret)
+    policy = site.home.policy
+    if index.units < policy.minimum_units:
+        raise PolicyError(f"{policy.site}: {index.units} units found; the policy asks for {policy.minimum_units}.")
+    if choose_labels(plan).method == "pate":
+        check_shards(index.members, plan.data.classes, plan.questions.labels.teachers)
+    return index
+
+
+def _run_id(folder: RunFolder, run: str | None) -> str:
+    path = folder.path / RUN_ID
+    if not path.exists():
+        write_new(path, (run or secrets.token_hex(8)).encode())
+    return path.read_text()
+
+
+@contextlib.contextmanager
+def _institutions(
+    agreed: Agreed, sites: Mapping[str, Site], join: Callable[[Site, Ledger], Institution]
+) -> Iterator[InProcess]:
+    """Open every site's ledger for the length of the run and yield the sites as functions over bytes."""
+    with contextlib.ExitStack() as stack:
+        handlers = {}
+        for name, site in sites.items():
+            ledger = stack.enter_context(site.home.open_ledger())
+            handlers[name] = join(site, ledger).handle
+        keys = {name: site.home.identity.public_key for name, site in sites.items()}
+        yield InProcess(
+            handlers=handlers, public_keys=keys, minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts
+        )

@@ -1,0 +1,39 @@
+"""Variation: offspring by crossover, mutation and fresh draws, with a strength that anneals along the run."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.plan import Evolution
+from patevolve.shared.protocols import Generator, Genomes
+
+FLOOR = 0.05  # mutation never falls below: a population that stops moving cannot recover from a collapse
+
+
+def strength_at(settings: Evolution, generation: int) -> float:
+    """Return the mutation strength of a generation (1 is the first): the plan's strengths in equal stretches."""
+    stretch = (generation - 1) * len(settings.mutation) // max(settings.generations, 1)
+    return max(settings.mutation[min(stretch, len(settings.mutation) - 1)], FLOOR)
+
+
+def breed(
+    rng: np.random.Generator,
+    generator: Generator,
+    parents: Genomes,
+    cls: int,
+    count: int,
+    *,
+    settings: Evolution,
+    strength: float,
+) -> Genomes:
+    """Return ``count`` offspring: a share ``crossover`` has two parents, all are mutated by ``strength``."""
+    mothers, fathers = parents[rng.integers(len(parents), size=(2, count))]
+    crossed = generator.cross(rng, mothers, fathers)
+    children = np.where(rng.random((count, 1)) < settings.crossover, crossed, mothers)
+    return generator.mutate(rng, children, cls, strength)
+
+
+def spread(features: NDArray[np.float64]) -> float:
+    """Return the root mean square distance of features (P, d) from their mean: 0 when a population has collapsed."""
+    return float(np.sqrt(np.mean(np.sum((features - features.mean(axis=0)) ** 2, axis=1)))) if len(features) else 0.0

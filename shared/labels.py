@@ -1,0 +1,43 @@
+"""Labels for the chosen candidates: by the class they were voted for, or by the noisy votes of PATE teachers.
+
+The choice depends on the plan alone. With few teachers the noise drowns their votes; class-conditional votes then
+give better labels at no extra cost, and the planner says so in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.evolution.population import Population
+from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.privacy.planner import choose_labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Labelling:
+    """The released classes of the candidates.
+
+    method:  "votes" or "pate"
+    reason:  why, in words for the report
+    classes: (P,) int64
+    """
+
+    method: Literal["votes", "pate"]
+    reason: str
+    classes: NDArray[np.int64]
+
+
+def decide(inquiry: Inquiry, chosen: Population) -> Labelling:
+    """Return the labels of the chosen candidates, asking the teachers only if the plan makes that worth its cost."""
+    plan = inquiry.agreed.plan
+    choice = choose_labels(plan)
+    if choice.method == "votes":
+        return Labelling(method="votes", reason=choice.reason, classes=chosen.classes)
+    votes = inquiry.ask("labels", {"genomes": chosen.genomes, "classes": chosen.classes}).values
+    # The noisy histogram is released, so the argmax is free (GNMax, Papernot et al. 2018).
+    winners = np.argmax(votes.reshape(len(chosen), len(plan.data.classes)), axis=1).astype(np.int64)
+    return Labelling(method="pate", reason=choice.reason, classes=winners)

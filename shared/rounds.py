@@ -1,0 +1,70 @@
+"""The whole run in one sitting: learn once, evolve for free, vote, label.
+
+``local``, ``simulate`` and a deployment run this same loop over another ``Institutions``. Private data enters only
+through ``inquiry.ask`` (in steps.py and labels.py); everything else is public randomness and free post-processing of
+released tallies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from patevolve.shared import labels, steps
+from patevolve.shared.evolution.population import Population
+from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.labels import Labelling
+from patevolve.shared.steps import Learnt
+from patevolve.shared.tools import Tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generation:
+    """One generation: who was asked for it, and how it stands, from public values alone.
+
+    spread:  root mean square distance of the candidates' features from their class mean
+    match:   distance of the candidates' mean embedding from the released prototypes; NaN without prototypes
+    """
+
+    number: int
+    asked: tuple[str, ...]
+    population: Population
+    spread: float
+    match: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What a run ends with: ``population`` holds the candidates to release, ``labelling`` their labels."""
+
+    learnt: Learnt
+    population: Population
+    labelling: Labelling
+
+
+def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> Outcome:
+    """Run the plan and return its outcome; ``watch`` sees every generation, 0 being the first draw.
+
+    Resumes where the run folder ends: kept tallies are not asked again and kept generations are not evolved again.
+    Raises QuorumError, or a site's own error in process, when a question cannot be answered.
+    """
+    plan = inquiry.agreed.plan
+    learnt = steps.learn(inquiry, tools)
+    population = steps.first(plan, tools, learnt)
+    watch(_seen(0, (), population, tools, learnt))
+    for number in range(1, plan.evolution.generations + 1):
+        kept = inquiry.folder.load_generation(number)
+        if kept is None:
+            population, asked = steps.generation(inquiry, tools, learnt, population, number)
+            inquiry.folder.save_generation(number, population.genomes, population.classes, asked)
+        else:
+            population, asked = kept
+        watch(_seen(number, asked, population, tools, learnt))
+    chosen = steps.final(plan, tools, learnt, population)
+    labelling = labels.decide(inquiry, chosen)
+    return Outcome(learnt=learnt, population=chosen, labelling=labelling)
+
+
+def _seen(number: int, asked: tuple[str, ...], population: Population, tools: Tools, learnt: Learnt) -> Generation:
+    spread, match = steps.measure(population, tools, learnt)
+    return Generation(number=number, asked=asked, population=population, spread=spread, match=match)
