@@ -32,6 +32,7 @@ _MOST_STEPS = 100_000  # compositions that a PLD is asked for
 _MOST_LOSS = 60.0  # largest (approximate) ε worth a PLD: its grid grows with it
 _MOST_SIGMA = 500.0  # widest discrete noise whose masses are listed
 _GRID_CELLS = 1_000_000
+_LEAST_LOG_MASS = -300.0  # lighter outcomes count as certain loss: below 1e-130 in δ, and no subnormal arithmetic
 _CONTINUOUS = "computed for continuous Gaussian noise of the same σ"
 
 
@@ -128,7 +129,11 @@ def pld_of_masses(logs: NDArray[np.float64], shift: int, interval: float = 1e-4)
     lower = {k - radius: float(log) for k, log in enumerate(logs)}
     upper = {k + shift: log for k, log in lower.items()}
     return distribution.from_two_probability_mass_functions(
-        lower, upper, value_discretization_interval=interval, symmetric=True
+        lower,
+        upper,
+        value_discretization_interval=interval,
+        log_mass_truncation_bound=_LEAST_LOG_MASS,
+        symmetric=True,
     )
 
 
