@@ -123,7 +123,6 @@ def honest_settings(votes: np.ndarray, truth: np.ndarray, repeats: int) -> None:
                 f"  {queries:4d} answers, ε = {target:<3g} σ = {sigma:6.1f} votes:  "
                 f"labels {right.mean():.3f} ± {right.std(ddof=1):.3f}   "
                 f"student {scores.mean():.3f} ± {scores.std(ddof=1):.3f}"
-                f"   student {scores.mean():.3f} ± {scores.std(ddof=1):.3f}"
             )
 
 
