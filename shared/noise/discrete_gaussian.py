@@ -52,7 +52,7 @@ def sample(sigma: float, size: int, source: NoiseSource) -> IntVector:
     return sampler(sigma).draw(size, source)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)  # True is not 1.0
 def sampler(sigma: float) -> GaussianSampler:
     """Return the sampler of this σ (its tables are built once and kept).
 

@@ -49,7 +49,7 @@ def sample(scale: float, size: int, source: NoiseSource) -> IntVector:
     return sampler(scale).draw(size, source)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)  # True is not 1.0
 def sampler(scale: float) -> LaplaceSampler:
     """Return the sampler of this scale (its tables are built once and kept).
 

@@ -30,7 +30,7 @@ def sample(variance: float, size: int, source: NoiseSource) -> IntVector:
     return sampler(variance).draw(size, source)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)  # True is not 1.0
 def sampler(variance: float) -> AliasTable:
     """Return the table of the Skellam law of this variance (built once and kept).
 
