@@ -82,7 +82,10 @@ class Institution:
                 return ballots.counts(members.electorate, members.records.classes, ask.bounds)
             case "prototypes":
                 embeddings = self.encoder.embed(members.features)
-                return ballots.prototypes(members.electorate, embeddings, members.records.classes, ask.bounds)
+                code = ballots.class_code(classes, self.agreed.plan.questions.prototypes.contrast)
+                return ballots.prototypes(
+                    members.electorate, embeddings, members.records.classes, code=code, bounds=ask.bounds
+                )
             case "neighbours":
                 candidates = self._candidates(question, classes, ask.bounds.size)
                 nearest = self.agreed.plan.questions.neighbours.nearest

@@ -98,6 +98,7 @@ class Asking:
     candidates:  how many candidates one question carries (all classes together)
     nearest:     soft votes: a unit's k nearest candidates of its class
     teachers:    PATE teachers at each site
+    contrast:    prototypes: share of a ballot's squared norm that tells classes apart; 0 = one slot per class
     """
 
     share: float = 0.0
@@ -105,6 +106,7 @@ class Asking:
     candidates: int = 0
     nearest: int = 0
     teachers: int = 0
+    contrast: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
@@ -115,6 +117,8 @@ class Asking:
         checks.integer(candidates=self.candidates, at_least=0, at_most=MAX_CANDIDATES)
         checks.integer(nearest=self.nearest, at_least=0, at_most=MAX_CANDIDATES)
         checks.integer(teachers=self.teachers, at_least=0, at_most=100_000)
+        if not 0.0 <= checks.finite(contrast=self.contrast) < 1.0:
+            raise PlanError(f"contrast = {self.contrast} found; expected a share from 0 to below 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:
         case "counts":
             return ballots.counts_bounds(classes, per_unit)
         case "prototypes":
-            return ballots.prototypes_bounds(classes, embedding_size, per_unit)
+            return ballots.prototypes_bounds(classes, embedding_size, per_unit, q.prototypes.contrast)
         case "neighbours":
             return ballots.neighbours_bounds(q.neighbours.candidates, q.neighbours.nearest, per_unit)
         case "labels":

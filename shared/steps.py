@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.errors import PlanError
-from patevolve.shared.evolution.breed import breed, spread, strength_at
+from patevolve.shared.evolution.breed import breed, exchange, spread, strength_at
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import histogram, match_mean, resample, smooth
-from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.inquiry import Estimate, Inquiry
 from patevolve.shared.plan import Plan
-from patevolve.shared.protocols import Genomes
+from patevolve.shared.protocols import Genomes, Sums
 from patevolve.shared.randomness import stream
 from patevolve.shared.tools import Tools
+from patevolve.shared.votes.ballots import class_code
 
-FEWEST = 20.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
+FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
+RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,38 +27,44 @@ class Learnt:
     """What was released before evolution began.
 
     proportions:  (classes,) class shares; equal if the plan does not ask for counts
-    prototypes:   (classes, e) noisy class means of the public embedding, or None if the plan does not ask for them
-    noise:        (classes,) standard deviation of the noise in each class's prototype
+    model:        (classes, m) what the encoder makes of the noisy prototypes, or None if the plan does not ask for them
     """
 
     proportions: NDArray[np.float64]
-    prototypes: NDArray[np.float64] | None
-    noise: NDArray[np.float64]
+    model: NDArray[np.float64] | None
 
 
 def learn(inquiry: Inquiry, tools: Tools) -> Learnt:
-    """Ask for class counts and prototypes, as far as the plan has them, and turn sums into means."""
+    """Ask for class counts and prototypes, as far as the plan has them."""
     plan = inquiry.agreed.plan
     classes = len(plan.data.classes)
-    expected = plan.sites.count * plan.sites.expected_units / classes
-    counts = np.full(classes, expected)
+    counts = np.full(classes, plan.sites.count * plan.sites.expected_units / classes)
     if inquiry.asked("counts"):
         counts = np.maximum(inquiry.ask("counts").values, FEWEST)
-    prototypes, noise = None, np.zeros(classes)
+    model = None
     if inquiry.asked("prototypes"):
-        sums = inquiry.ask("prototypes")
-        noise = sums.std / counts
-        means = sums.values.reshape(classes, -1) / counts[:, None]
-        prototypes = tools.encoder.clean(means, noise)
-    return Learnt(proportions=counts / counts.sum(), prototypes=prototypes, noise=noise)
+        model = tools.encoder.model(_decoded(plan, inquiry.ask("prototypes"), counts))
+    proportions = np.clip(counts / counts.sum(), RAREST / classes, None)
+    return Learnt(proportions=proportions / proportions.sum(), model=model)
+
+
+def _decoded(plan: Plan, tally: Estimate, counts: NDArray[np.float64]) -> Sums:
+    """Return the sums per class that the class code had mixed, with the noise that each then carries."""
+    inverse = np.linalg.inv(class_code(len(counts), plan.questions.prototypes.contrast))
+    apart = inverse / counts[:, None] - inverse.sum(axis=0) / counts.sum()
+    return Sums(
+        values=inverse @ tally.values.reshape(len(counts), -1),
+        counts=counts,
+        std=tally.std * np.linalg.norm(inverse, axis=1),
+        apart_std=tally.std * np.linalg.norm(apart, axis=1),
+    )
 
 
 def first(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
-    """Return generation 0: fresh draws, the same number for each class."""
-    classes = len(plan.data.classes)
+    """Return generation 0: fresh draws of the generator alone, in the learnt class shares."""
     parts = []
-    for cls, count in enumerate(shares(plan.evolution.population, classes)):
-        genomes = tools.generator.draw(stream(plan.seed, "first", cls), cls, count, _steer(learnt, cls))
+    for cls, count in enumerate(apportion(learnt.proportions, plan.evolution.population)):
+        genomes = tools.generator.draw(stream(plan.seed, "first", cls), cls, count)
         parts.append(Population(genomes=genomes, classes=np.full(count, cls)))
     return join(parts)
 
@@ -66,19 +74,18 @@ def generation(
 ) -> tuple[Population, tuple[str, ...]]:
     """Return the next generation and the questions asked for it."""
     plan = inquiry.agreed.plan
-    if plan.evolution.selection == "soft" and learnt.prototypes is not None:
-        population = _matched(plan, tools, learnt, population, number)
+    if plan.evolution.selection == "soft" and learnt.model is not None:
+        population = _steered(plan, tools, learnt.model, population, number)
     name = f"neighbours/{number - (plan.evolution.generations - plan.questions.neighbours.times)}"
     if not inquiry.asked(name):
         return population, ()
     return _voted(inquiry, tools, population, number, name), (name,)
 
 
-def final(plan: Plan, tools: Tools, learnt: Learnt, population: Population) -> Population:
-    """Return ``release.samples`` candidates in the learnt class shares, lightly varied so that none repeats."""
-    del tools
+def final(plan: Plan, learnt: Learnt, population: Population) -> Population:
+    """Return ``release.samples`` candidates in the learnt class shares."""
     parts = []
-    for cls, count in enumerate(_apportion(learnt.proportions, plan.release.samples)):
+    for cls, count in enumerate(apportion(learnt.proportions, plan.release.samples)):
         own = population.of_class(cls)
         rng = stream(plan.seed, "final", cls)
         parts.append(own.pick(rng.permutation(resample(rng, np.ones(len(own)), count))))
@@ -86,33 +93,60 @@ def final(plan: Plan, tools: Tools, learnt: Learnt, population: Population) -> P
 
 
 def measure(population: Population, tools: Tools, learnt: Learnt) -> tuple[float, float]:
-    """Return the population's spread within classes and its distance from the released prototypes (NaN without)."""
+    """Return the population's spread within classes and its distance from the released model (NaN without one)."""
     spreads, distances = [], []
     for cls in range(len(learnt.proportions)):
         features = _features(tools, population.of_class(cls).genomes, cls)
         spreads.append(spread(features))
-        if learnt.prototypes is not None:
-            mean = tools.encoder.embed(features).mean(axis=0)
-            distances.append(float(np.linalg.norm(mean - learnt.prototypes[cls])))
+        if learnt.model is not None:
+            mean = tools.encoder.statistic(features).mean(axis=0)
+            distances.append(float(np.linalg.norm(mean - learnt.model[cls])))
     return float(np.mean(spreads)), float(np.mean(distances)) if distances else float("nan")
 
 
-def _matched(plan: Plan, tools: Tools, learnt: Learnt, population: Population, number: int) -> Population:
-    """Return the candidates, old and new, whose mean embedding comes closest to each class's prototype: free."""
-    settings, parts = plan.evolution, []
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Niche:
+    """One class in one generation: its parents and the released model that they evolve towards."""
+
+    cls: int
+    number: int
+    parents: Genomes
+    model: NDArray[np.float64]
+
+
+def _steered(plan: Plan, tools: Tools, model: NDArray[np.float64], population: Population, number: int) -> Population:
+    """Return the population one generation closer to the released model: free."""
+    parts = []
     for cls in range(len(plan.data.classes)):
-        parents = population.of_class(cls)
-        rng = stream(plan.seed, "generation", number, cls)
-        count = settings.offspring * len(parents)
-        children = breed(
-            rng, tools.generator, parents.genomes, cls, count, settings=settings, strength=strength_at(settings, number)
-        )
-        candidates = np.concatenate([parents.genomes, children])
-        embeddings = tools.encoder.embed(_features(tools, candidates, cls))
-        weights = match_mean(embeddings, _prototype(learnt, cls))
-        chosen = candidates[resample(rng, weights, len(parents))]
-        parts.append(Population(genomes=chosen, classes=parents.classes))
+        niche = Niche(cls=cls, number=number, parents=population.of_class(cls).genomes, model=model[cls])
+        likely = tools.encoder.log_likelihood(_features(tools, niche.parents, cls), niche.model)
+        genomes = _matched(plan, tools, niche) if likely is None else _tempered(plan, tools, niche, likely)
+        parts.append(Population(genomes=genomes, classes=np.full(len(genomes), cls)))
     return join(parts)
+
+
+def _tempered(plan: Plan, tools: Tools, niche: Niche, likely: NDArray[np.float64]) -> Genomes:
+    """Return parents and mutants by the Metropolis rule, then crossed in pairs: the model's law is stationary."""
+    rng = stream(plan.seed, "generation", niche.number, niche.cls)
+    mutants = tools.generator.mutate(rng, niche.parents, niche.cls, strength_at(plan.evolution, niche.number))
+    likelier = tools.encoder.log_likelihood(_features(tools, mutants, niche.cls), niche.model)
+    if likelier is None:
+        raise PlanError("an encoder whose model is no distribution found; it cannot weigh mutants.")
+    wins = np.log(rng.random(len(likely))) < likelier - likely
+    kept = np.where(wins[:, None], mutants, niche.parents)
+    return exchange(tools.generator, plan.evolution, kept, (plan.seed, "exchange", niche.number, niche.cls))
+
+
+def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:
+    """Return those of parents and offspring whose mean statistic comes closest to the model."""
+    rng = stream(plan.seed, "generation", niche.number, niche.cls)
+    settings, strength = plan.evolution, strength_at(plan.evolution, niche.number)
+    count = settings.offspring * len(niche.parents)
+    children = breed(rng, tools.generator, niche.parents, niche.cls, count, settings=settings, strength=strength)
+    candidates = np.concatenate([niche.parents, children])
+    weights = match_mean(tools.encoder.statistic(_features(tools, candidates, niche.cls)), niche.model)
+    chosen: Genomes = candidates[resample(rng, weights, len(niche.parents))]
+    return chosen
 
 
 def _voted(inquiry: Inquiry, tools: Tools, population: Population, number: int, name: str) -> Population:
@@ -151,17 +185,7 @@ def _features(tools: Tools, genomes: Genomes, cls: int) -> NDArray[np.float64]:
     return features
 
 
-def _steer(learnt: Learnt, cls: int) -> NDArray[np.float64] | None:
-    return None if learnt.prototypes is None else learnt.prototypes[cls]
-
-
-def _prototype(learnt: Learnt, cls: int) -> NDArray[np.float64]:
-    if learnt.prototypes is None:
-        raise PlanError("soft selection without prototypes found; give questions.prototypes a share.")
-    return learnt.prototypes[cls]
-
-
-def _apportion(proportions: NDArray[np.float64], total: int) -> list[int]:
+def apportion(proportions: NDArray[np.float64], total: int) -> list[int]:
     """Return whole numbers that add up to ``total`` in these proportions, at least 1 each (largest remainder)."""
     exact = proportions * (total - len(proportions))
     counts = np.floor(exact).astype(int)

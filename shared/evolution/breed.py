@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from patevolve.shared.plan import Evolution
 from patevolve.shared.protocols import Generator, Genomes
+from patevolve.shared.randomness import stream
 
 FLOOR = 0.05  # mutation never falls below: a population that stops moving cannot recover from a collapse
 
@@ -32,6 +33,23 @@ def breed(
     crossed = generator.cross(rng, mothers, fathers)
     children = np.where(rng.random((count, 1)) < settings.crossover, crossed, mothers)
     return generator.mutate(rng, children, cls, strength)
+
+
+def exchange(generator: Generator, settings: Evolution, parents: Genomes, name: tuple[int | str, ...]) -> Genomes:
+    """Return the population after a share ``crossover`` of its pairs swapped parts of their genomes.
+
+    Both children of a pair stay, so what the population holds of each gene does not change.
+    """
+    seed, *names = name
+    rng = stream(int(seed), *names)
+    order = rng.permutation(len(parents))
+    half = int(settings.crossover * len(parents)) // 2
+    mothers, fathers = order[:half], order[half : 2 * half]
+    result = parents.copy()
+    # The same stream twice: the second child takes exactly the parts that the first one left.
+    result[mothers] = generator.cross(stream(int(seed), *names, "cut"), parents[mothers], parents[fathers])
+    result[fathers] = generator.cross(stream(int(seed), *names, "cut"), parents[fathers], parents[mothers])
+    return result
 
 
 def spread(features: NDArray[np.float64]) -> float:

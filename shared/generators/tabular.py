@@ -28,24 +28,14 @@ class Tabular:
         """SHA-256 of the schema."""
         return hashlib.sha256(repr(self.schema).encode()).hexdigest()
 
-    def draw(self, rng: np.random.Generator, cls: int, count: int, steer: NDArray[np.float64] | None) -> Genomes:  # noqa: ARG002 - one schema serves every class
-        """Return rows with independent columns: uniform, or from ``steer``, the class's released marginals.
-
-        steer: the columns' level probabilities, one after the other (sum of levels,). Each column is drawn by
-        systematic sampling, so that its shares are exact to 1/count.
-        """
-        columns, start = [], 0
-        for column in self.schema:
-            levels = column.levels
-            weights = np.full(levels, 1.0 / levels) if steer is None else steer[start : start + levels]
-            columns.append(rng.permutation(_systematic(rng, weights, count)))
-            start += levels
+    def draw(self, rng: np.random.Generator, cls: int, count: int) -> Genomes:  # noqa: ARG002 - one schema serves every class
+        """Return rows whose every cell is uniform over its column's levels."""
+        columns = [rng.integers(column.levels, size=count) for column in self.schema]
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def mutate(self, rng: np.random.Generator, genomes: Genomes, cls: int, strength: float) -> Genomes:  # noqa: ARG002 - one schema serves every class
+    def mutate(self, rng: np.random.Generator, genomes: Genomes, cls: int, strength: float) -> Genomes:
         """Return rows in which each cell is redrawn uniformly with probability ``strength``."""
-        fresh = np.stack([rng.integers(column.levels, size=len(genomes)) for column in self.schema], axis=1)
-        return np.where(rng.random(genomes.shape) < strength, fresh, genomes)
+        return np.where(rng.random(genomes.shape) < strength, self.draw(rng, cls, len(genomes)), genomes)
 
     def cross(self, rng: np.random.Generator, mothers: Genomes, fathers: Genomes) -> Genomes:
         """Return children with one segment of columns from the father and the rest from the mother."""
@@ -58,9 +48,3 @@ class Tabular:
         """Return the codes, each within its column's levels."""
         highest = np.array([column.levels - 1 for column in self.schema])
         return np.clip(np.rint(genomes), 0, highest).astype(np.int64)
-
-
-def _systematic(rng: np.random.Generator, weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    edges = np.cumsum(weights) / np.sum(weights)
-    points = (np.arange(count) + rng.random()) / count
-    return np.minimum(np.searchsorted(edges, points, side="right"), len(weights) - 1)

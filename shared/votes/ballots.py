@@ -38,28 +38,49 @@ def counts(voters: Electorate, classes: NDArray[np.int64], bounds: Bounds) -> Ex
     return sum_ballots(Entries(units=voters.unit, coordinates=classes, values=voters.weight), bounds)  # label: counts
 
 
-def prototypes_bounds(classes: int, dimension: int, records_per_unit: int) -> Bounds:
+def class_code(classes: int, contrast: float) -> NDArray[np.float64]:
+    """Return (classes, classes) unit rows: what a ballot of each class multiplies its features by.
+
+    contrast: share of a ballot's squared norm that tells the classes apart, in (0, 1); the rest goes to what they have
+    in common. 1 − 1/classes gives one slot per class; 0 stands for that.
+    """
+    if contrast == 0.0:
+        return np.eye(classes)
+    apart = (np.eye(classes) - 1.0 / classes) / math.sqrt(1.0 - 1.0 / classes)
+    return math.sqrt(1.0 - contrast) / math.sqrt(classes) + math.sqrt(contrast) * apart  # label: class-code
+
+
+def prototypes_bounds(classes: int, dimension: int, records_per_unit: int, contrast: float) -> Bounds:
     """Return the bounds of ``prototypes``: ``dimension`` numbers per class."""
-    return Bounds(size=classes * dimension, support=dimension * min(classes, records_per_unit))
+    slots = classes if contrast else min(classes, records_per_unit)
+    return Bounds(size=classes * dimension, support=dimension * slots)
 
 
 def prototypes(
-    voters: Electorate, features: NDArray[np.float64], classes: NDArray[np.int64], bounds: Bounds
+    voters: Electorate,
+    features: NDArray[np.float64],
+    classes: NDArray[np.int64],
+    *,
+    code: NDArray[np.float64],
+    bounds: Bounds,
 ) -> ExactTally:
-    """Tally public features in each record's class slot.
+    """Tally public features by class.
 
-    features: (n, d); rows longer than 1 are clipped to norm 1. Ballot: the clipped row in its class's slot.
+    features: (n, d); rows longer than 1 are clipped to norm 1
+    code:     (classes, classes) unit rows; a ballot is its class's row times the clipped features, norm at most 1
     """
     dimension = features.shape[1]
     clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
     clipped = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: prototype-clip
-    coordinates = classes[:, None] * dimension + np.arange(dimension)
     weighted = clipped * voters.weight[:, None]
-    shown = np.flatnonzero(weighted.ravel())
+    units, coordinates, values = [], [], []
+    for slot in range(len(code)):
+        rows = np.flatnonzero(code[classes, slot])
+        units.append(np.repeat(voters.unit[rows], dimension))
+        coordinates.append(np.tile(slot * dimension + np.arange(dimension), len(rows)))
+        values.append((weighted[rows] * code[classes[rows], slot][:, None]).ravel())
     entries = Entries(
-        units=np.repeat(voters.unit, dimension)[shown],
-        coordinates=coordinates.ravel()[shown],
-        values=weighted.ravel()[shown],
+        units=np.concatenate(units), coordinates=np.concatenate(coordinates), values=np.concatenate(values)
     )
     return sum_ballots(entries, bounds)
 

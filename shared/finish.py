@@ -1,0 +1,134 @@
+"""From chosen candidates to files: samples, the gate, the release folder and the student. All of it is public."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.files import write_atomic
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.privacy import accountant
+from patevolve.shared.privacy.accountant import Epsilon
+from patevolve.shared.privacy.events import to_record
+from patevolve.shared.randomness import stream
+from patevolve.shared.release import gate
+from patevolve.shared.release.gate import CheckResult
+from patevolve.shared.release.package import write_release
+from patevolve.shared.release.samples import Samples
+from patevolve.shared.report.statement import statement
+from patevolve.shared.rounds import Outcome
+from patevolve.shared.runfolder import RunFolder
+from patevolve.shared.schedule import Ask
+from patevolve.shared.schema import decode_column
+from patevolve.shared.students.train import linear_student
+from patevolve.shared.tools import Tools
+
+RELEASE = "release"
+STUDENT = "student"
+REFERENCE = 500  # public draws per class that the spread of the release is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Released:
+    """What a run released.
+
+    features:  (n, d) public features of the samples
+    student:   arrays of a linear student trained on them
+    """
+
+    samples: Samples
+    features: NDArray[np.float64]
+    gate: tuple[CheckResult, ...]
+    statement: list[tuple[str, str]]
+    student: dict[str, NDArray[Any]]
+
+
+def release(
+    agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...], folder: RunFolder, *, mode: str
+) -> Released:
+    """Pass the gate and write the release and student folders. Raises ReleaseError; then nothing is released."""
+    plan, population = agreed.plan, outcome.population
+    values = tools.generator.render(population.genomes, population.classes)
+    samples = _samples(plan, values, outcome.labelling.classes)
+    features = tools.encoder.encode(values)
+    results = gate.run_gate(samples, plan, features=features, reference_spread=_reference(plan, tools))
+    gate.require(results)
+    spent = spent_by(asks, outcome, plan.privacy.delta)
+    words = statement(plan, spent, mode=mode, label_method=outcome.labelling.method)
+    write_release(
+        folder.path / RELEASE,
+        samples,
+        plan_text=agreed.text,
+        plan_sha256=agreed.sha256,
+        statement=words,
+        proof={"events": [{"question": ask.name, **to_record(ask.event)} for ask in charged(asks, outcome)]},
+        card=_card(plan, spent, len(samples.classes), mode),
+    )
+    student = linear_student(features, samples.classes, len(plan.data.classes))
+    _write_student(folder.path / STUDENT, agreed, student)
+    return Released(samples=samples, features=features, gate=results, statement=words, student=student)
+
+
+def charged(asks: tuple[Ask, ...], outcome: Outcome) -> tuple[Ask, ...]:
+    """Return the questions that a run asked: all of the plan's, but teacher labels only if they were used."""
+    return tuple(ask for ask in asks if ask.kind != "labels" or outcome.labelling.method == "pate")
+
+
+def spent_by(asks: tuple[Ask, ...], outcome: Outcome, delta: float) -> Epsilon:
+    """Return the ε of the questions that a run asked."""
+    return accountant.epsilon(accountant.compose([ask.event for ask in charged(asks, outcome)]), delta)
+
+
+def _samples(plan: Plan, values: NDArray[Any], classes: NDArray[np.int64]) -> Samples:
+    if plan.data.kind == "image":
+        return Samples(classes=classes, class_names=plan.data.classes, images=values)
+    cells = []
+    for position, column in enumerate(plan.data.columns):
+        uniforms = stream(plan.seed, "cells", column.name).random(len(values))
+        cells.append(decode_column(column, values[:, position], uniforms))
+    names = tuple(column.name for column in plan.data.columns)
+    return Samples(classes=classes, class_names=plan.data.classes, columns=names, rows=tuple(zip(*cells, strict=True)))
+
+
+def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
+    """Return the spread, within each class, of the generator alone."""
+    spreads = []
+    for cls in range(len(plan.data.classes)):
+        genomes = tools.generator.draw(stream(plan.seed, "reference", cls), cls, REFERENCE)
+        labels = np.full(REFERENCE, cls)
+        features = tools.encoder.encode(tools.generator.render(genomes, labels))
+        spreads.append(gate.spread(features, np.zeros(REFERENCE, np.int64), 1)[0])
+    return np.array(spreads)
+
+
+def _card(plan: Plan, spent: Epsilon, count: int, mode: str) -> dict[str, Any]:
+    things = "images" if plan.data.kind == "image" else "rows"
+    return {
+        "title": plan.name,
+        "what": f"{count} synthetic {things} of the classes {', '.join(plan.data.classes)}; none is a real "
+        f"record: each was drawn from the public generator {plan.generator.kind!r}.",
+        "how": [
+            f"{plan.sites.count} site(s) answered noised questions ({mode}); candidates evolved towards the answers.",
+            f"Selection {plan.evolution.selection!r} over {plan.evolution.generations} generations, seed {plan.seed}.",
+        ],
+        "epsilon": spent.epsilon,
+        "delta": plan.privacy.delta,
+        "limits": ["Joint distributions are only as good as the questions asked; small classes are noisier."],
+    }
+
+
+def _write_student(folder: Path, agreed: Agreed, student: dict[str, NDArray[Any]]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **student)  # type: ignore[arg-type]  # numpy's stub takes keyword arrays for allow_pickle
+    write_atomic(folder / "student.npz", buffer.getvalue())
+    card = (
+        f"# Student of {agreed.plan.name}\n\nMultinomial logistic regression on the public encoder's features, trained "
+        f"on the released samples alone, so it costs no privacy beyond the release.\n\nPlan {agreed.sha256}. Arrays "
+        f"`weights` (features, classes) and `bias` (classes,); classes: {', '.join(agreed.plan.data.classes)}.\n"
+    )
+    write_atomic(folder / "README.md", card.encode())

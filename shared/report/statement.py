@@ -1,0 +1,54 @@
+"""The guarantee in words, item by item as NIST SP 800-226 (2025) asks for, from the plan and the charged events."""
+
+from __future__ import annotations
+
+from patevolve.shared.plan import Plan
+from patevolve.shared.privacy.accountant import CONVERSION, Epsilon
+
+UNITS = {
+    "patient": "one patient at one site, with all records of that patient there",
+    "record": "one record",
+}
+TRUST = {
+    "each-site": "Each site adds the whole noise itself. Neither the coordinator nor any other site is trusted.",
+    "secure-sum": "Each site adds a share of the noise, and only the masked sum over the sites is seen. The guarantee "
+    "needs the sum to be formed over at least {reporters} sites of which at most {colluders} reveal their shares.",
+}
+MODES = {
+    "simulated": "This run was simulated in one process, where the sum is formed in the clear; a deployment masks it.",
+    "local": "This run was made by one institution alone; there was no other party.",
+}
+
+
+def statement(plan: Plan, spent: Epsilon, *, mode: str, label_method: str) -> list[tuple[str, str]]:
+    """Return (item, text) pairs for the release, its card and the report."""
+    privacy, q = plan.privacy, plan.questions
+    asked = [name for name, part in (("class counts", q.counts), ("class prototypes", q.prototypes)) if part.share]
+    asked += [f"{q.neighbours.times} round(s) of votes on candidates"] if q.neighbours.share else []
+    asked += ["teacher labels"] if q.labels.share and label_method == "pate" else []
+    asked += ["whether a student is right on held-out units"] if q.score.share else []
+    trust = TRUST[privacy.trust].format(reporters=plan.sites.count - privacy.dropouts, colluders=privacy.colluders)
+    return [
+        (
+            "Privacy unit",
+            f"{UNITS[privacy.unit].capitalize()}; at most {privacy.records_per_unit} record(s) each count.",
+        ),
+        ("Neighbouring relation", f"Two data sets that differ by {UNITS[privacy.unit]}, added or removed."),
+        ("Privacy loss", f"ε = {spent.epsilon:.4g} at δ = {privacy.delta:g}, for everything this run asked together."),
+        ("δ", f"δ = {privacy.delta:g}, below one in the number of units."),
+        ("Accounting", f"Rényi differential privacy; converted by {CONVERSION}, best order {spent.order:g}."),
+        ("Mechanism", "Discrete Gaussian noise on integer sums, drawn from the operating system's generator."),
+        ("Trust model", f"{trust} {MODES[mode]}"),
+        ("What was charged", f"{'; '.join(asked) or 'nothing was asked'}."),
+        (
+            "What is public",
+            "The plan, its schema and generator, the class names, the number of sites, and every released value.",
+        ),
+        (
+            "What is not covered",
+            (
+                "Facts that hold for whole groups; what a site or a patient reveals elsewhere; side channels such as "
+                "running time; a patient treated at several sites of the run (the loss adds up over them)."
+            ),
+        ),
+    ]

@@ -1,0 +1,170 @@
+"""The report's JSON: everything the page shows, from the plan, the run's public values and the sites' ledgers."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy import accountant, tight, viewers
+from patevolve.shared.privacy.events import Event
+from patevolve.shared.privacy.planner import spend
+from patevolve.shared.privacy.viewers import Exposure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSummary:
+    """One site's part. ``units`` is private: it is given only where the reader holds the data (local, simulated)."""
+
+    site: str
+    units: int | None
+    epsilon: float
+    cap: float
+    remaining: float
+    questions: tuple[str, ...]
+    charges: int
+    head: str
+    verified: bool
+    ledger: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utility:
+    """One row of the utility table: what a student was trained on and how it did on real held-out records."""
+
+    trained_on: str
+    model: str
+    metric: str
+    chance: float
+    epsilon: float | None
+    values: tuple[float, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return the JSON row: mean and sample standard deviation over seeds."""
+        values = np.array(self.values)
+        spread = float(values.std(ddof=1)) if len(values) > 1 else None
+        return {
+            "trained_on": self.trained_on,
+            "model": self.model,
+            "metric": self.metric,
+            "direction": "higher is better",
+            "mean": float(values.mean()),
+            "sd": spread,
+            "chance": self.chance,
+            "epsilon": self.epsilon,
+            "values": list(self.values),
+        }
+
+
+def privacy_part(agreed: Agreed, events: Sequence[Event]) -> dict[str, Any]:
+    """Return ε, the RDP curve, its conversion, the tight figure, the parts and the viewers of a run's events."""
+    plan = agreed.plan
+    curve = accountant.compose(events)
+    spent = accountant.epsilon(curve, plan.privacy.delta)
+    figure = tight.figure(events, plan.privacy.delta) if events else None
+    return {
+        "epsilon": spent.epsilon,
+        "delta": plan.privacy.delta,
+        "epsilon_planned": plan.privacy.epsilon,
+        "epsilon_order": spent.order if events else None,
+        "conversion": accountant.CONVERSION,
+        "rdp": {"orders": list(accountant.ORDERS), "values": curve.tolist()},
+        "tight": dataclasses.asdict(figure) if figure else None,
+        "trust": plan.privacy.trust,
+        "cohort": {
+            "sites": plan.sites.count,
+            "dropouts": plan.privacy.dropouts,
+            "colluders": plan.privacy.colluders,
+        },
+        "unit": plan.privacy.unit,
+        "neighbouring": f"add or remove one {plan.privacy.unit} at one site",
+        "parts": _parts(agreed),
+        "viewers": _viewers(agreed, events),
+    }
+
+
+def _parts(agreed: Agreed) -> list[dict[str, Any]]:
+    parts, unit = [], agreed.plan.privacy.unit
+    for part in spend(agreed.plan):
+        alone = accountant.epsilon(part.rho * np.asarray(accountant.ORDERS), agreed.plan.privacy.delta).epsilon
+        parts.append(
+            {
+                "part": part.kind,
+                "share": part.share,
+                "times": part.times,
+                "rho": part.rho,
+                "noise_multiplier": part.noise_multiplier,
+                "epsilon_alone": alone,
+                "words": f"noise like {part.noise_multiplier:.1f} whole {unit}s on each value, asked {part.times}×",
+            }
+        )
+    return parts
+
+
+def _viewers(agreed: Agreed, events: Sequence[Event]) -> list[dict[str, Any]]:
+    plan = agreed.plan
+    delta, colluders = plan.privacy.delta, plan.privacy.colluders
+    if not events:
+        return []
+    seen = Exposure(shared=tuple(events), local={})
+    public = Exposure(shared=tuple(viewers.public_view(event, colluders=colluders) for event in events), local={})
+    whole = viewers.institution_curve(seen, units=plan.sites.expected_units)
+
+    def row(viewer: str, level: str, curve: Any, words: str) -> dict[str, Any]:
+        return {"viewer": viewer, "level": level, "epsilon": accountant.epsilon(curve, delta).epsilon, "words": words}
+
+    unit = plan.privacy.unit
+    rows = [
+        row("coordinator", unit, viewers.record_curve(seen), f"with {colluders} site(s) telling it their noise shares"),
+        row("public", unit, viewers.record_curve(public), "sees the released values alone"),
+        row(
+            "coordinator",
+            f"{unit} at 2 sites",
+            viewers.patient_curve(seen, sites=2),
+            "the same person at two sites of the run",
+        )
+        if plan.sites.count > 1
+        else None,
+        row(
+            "coordinator",
+            "whole institution",
+            whole,
+            f"a site of {plan.sites.expected_units} units, the plan's public guess",
+        ),
+    ]
+    return [entry for entry in rows if entry]
+
+
+def report(
+    agreed: Agreed,
+    events: Sequence[Event],
+    *,
+    mode: str,
+    sites: Sequence[SiteSummary],
+    utility: Sequence[Utility],
+    seeds: Sequence[int],
+    parts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the whole report; ``parts`` holds what the run itself describes (labels, generations, gate, ...)."""
+    return {
+        "format": 1,
+        "patevolve": importlib.metadata.version("patevolve"),
+        "name": agreed.plan.name,
+        "made": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "mode": mode,
+        "plan_sha256": agreed.sha256,
+        **privacy_part(agreed, events),
+        "sites": [{key: value for key, value in dataclasses.asdict(site).items() if key != "ledger"} for site in sites],
+        "ledger": sorted(
+            (dict(row) for site in sites for row in site.ledger), key=lambda row: (row["time"], row["site"])
+        ),
+        "utility": [row.row() for row in utility],
+        "seeds": list(seeds),
+        **parts,
+    }
