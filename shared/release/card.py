@@ -17,7 +17,7 @@ CLAIMS = re.compile(r"\banonym\w*|\bsafe\b|\bcomplian\w*|guaranteed\s+private", 
 OPTIONAL = ("license", "source")
 DATA_FILE = {"table": "data.csv", "image": "images/**"}
 DATA_TEXT = {
-    "table": "`data.csv`: the synthetic records; an empty cell is a missing value, every other word is a category.",
+    "table": "`data.csv`: the synthetic records; an empty cell is a missing value, a word such as NA is not.",
     "image": "`images/`: one folder per class; `labels.csv`: the class of each file, as the plan spells it.",
 }
 PARQUET_TEXT = "`data.parquet`: the synthetic records; null is a missing value."

@@ -131,6 +131,17 @@ def test_an_all_missing_column_and_bounds_beyond_int64_keep_their_types(
     assert frame["oldpeak"].eq(1e24).all()
 
 
+def test_an_empty_text_is_a_category_where_nothing_may_be_missing(
+    tmp_path: Path, release: Callable, table: Samples, table_plan: Agreed
+) -> None:
+    agreed = agree(table_plan.text.replace('["f", "m"]', '["", "m"]'))
+    rows = tuple((*row[:3], "m" if row[3] == "m" else "") for row in table.rows)
+    export(release(tmp_path / "r", dataclasses.replace(table, rows=rows), agreed), tmp_path / "out", "parquet")
+    read = pq.read_table(tmp_path / "out" / "data.parquet").column("sex").to_pylist()
+    assert read == [row[3] for row in rows]
+    assert "" in read
+
+
 def test_a_cell_outside_the_schema_is_refused(
     tmp_path: Path, release: Callable, table: Samples, table_plan: Agreed
 ) -> None:

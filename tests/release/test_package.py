@@ -142,11 +142,11 @@ def test_the_card_states_budget_unit_trust_and_limits(table_release: Path) -> No
 def test_hostile_texts_cannot_leave_their_line(
     tmp_path: Path, release: Callable, table: Samples, table_plan: Agreed
 ) -> None:
-    card = {**PLAIN, "title": '"\n---\nlicense: x', "what": "a\n# b <i>"}
+    card = {**PLAIN, "title": '"\n---\nlicense: x', "what": "a\n# b <i>\x1b[2J\u202e"}
     lines = (release(tmp_path / "r", table, table_plan, card=card) / "README.md").read_text().split("\n")
     assert lines.count("---") == 2
     assert 'pretty_name: "\\" --- license: x"' in lines
-    assert "a \\# b &lt;i&gt;" in lines
+    assert "a \\# b &lt;i&gt; \\[2J" in lines  # neither a terminal's escape nor a change of direction
 
 
 @pytest.mark.parametrize(
