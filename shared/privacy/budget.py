@@ -2,8 +2,8 @@
 
 A cap (ε, δ) holds for the life of a ledger, over plans that are chosen after earlier answers were seen. Spending is
 therefore stopped by a filter at ONE order α that is fixed before the first charge: while the RDP of all accepted
-events sums to at most B at order α, the whole adaptive interaction is (α, B)-RDP (Feldman and Zrnic 2021, Theorem 4.3),
-whatever the rule that chose the events. ``B(cap)`` is the largest budget that order α converts to ε at δ.
+events sums to at most B at order α, the whole adaptive interaction is (α, B)-RDP, whatever the rule that chose the
+events (the Rényi filter of Feldman and Zrnic 2021). ``B(cap)`` is the largest budget that order α converts to ε at δ.
 
 When the policy changes the cap, α stays and B is recomputed. That is sound: at every moment the accepted sum is at
 most the largest B ever in force, and the theorem holds for that B; (α, B)-RDP then gives every (ε, δ) pair whose
@@ -23,6 +23,7 @@ import numpy as np
 from patevolve.shared import checks
 from patevolve.shared.errors import BudgetError, ParameterError
 from patevolve.shared.privacy import accountant, events
+from patevolve.shared.privacy.filters import FixedOrderFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,24 +59,33 @@ class Remaining:
 
 
 def choose_order(cap: Cap) -> float:
-    """Return the order at which Gaussian noise affords the most under ``cap``: the one with the largest B(α)/α.
+    """Return the order of ``FixedOrderFilter`` for ``cap``; it depends on the cap alone.
 
     For events whose cost is proportional to the order (Gaussian noise) the filter then loses nothing: it accepts
-    exactly the plans whose smallest ε over ``ORDERS`` is within the cap. The choice uses the cap alone.
+    exactly the plans whose smallest ε over ``ORDERS`` is within the cap.
     Raises BudgetError when the cap affords nothing at any order.
     """
-    best = max(accountant.ORDERS, key=lambda order: budget_at(order, cap) / order)
-    if not budget_at(best, cap) > 0.0:
-        raise BudgetError(f"ε={cap.epsilon:g} at δ={cap.delta:g} affords nothing at any order; raise the policy's cap")
-    return best
+    try:
+        return FixedOrderFilter(epsilon=cap.epsilon, delta=cap.delta).order
+    except ParameterError as error:
+        raise BudgetError(f"ε={cap.epsilon:g}, δ={cap.delta:g} affords nothing at any order; raise the cap") from error
 
 
+@functools.lru_cache(maxsize=1024)
 def budget_at(order: float, cap: Cap) -> float:
-    """Return B: the most Rényi divergence at ``order`` that still converts to ``cap`` (may be negative).
+    """Return B: the most Rényi divergence at ``order`` that still converts to ``cap``; negative or 0 affords nothing.
 
-    Source: Canonne-Kamath-Steinke 2020, Proposition 12, solved for the divergence.
+    Source: Canonne-Kamath-Steinke 2020, Proposition 12, solved for the divergence; rounded down.
     """
-    return cap.epsilon - float(accountant.conversion_offset(cap.delta, np.asarray([order]))[0])
+    budget = cap.epsilon - float(accountant.conversion_offset(cap.delta, np.asarray([order]))[0])
+    while budget > 0.0 and not accountant.epsilon(np.array([budget]), cap.delta, [order]).epsilon <= cap.epsilon:
+        budget = math.nextafter(budget, 0.0)
+    return budget
+
+
+def fits(used: float, cost: float, budget: float) -> bool:
+    """Return whether ``cost`` fits beside ``used``. NaN and infinity never fit; the sum is rounded up."""
+    return math.nextafter(used + cost, math.inf) <= budget
 
 
 @functools.lru_cache(maxsize=4096)

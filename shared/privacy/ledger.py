@@ -217,7 +217,8 @@ class Ledger:
     def affords(self, events: Iterable[Event], cap: Cap) -> bool:
         """Return whether ``charge`` would accept all these events now: ask before a plan starts, nothing is written."""
         left = self.remaining(cap)
-        return budget.used_at([(event_text(event), 1) for event in events], left.order) <= left.left
+        texts = [(event_text(event), 1) for event in events]
+        return not texts or budget.fits(left.used, budget.used_at(texts, left.order), left.budget)
 
     def _totals(self) -> list[tuple[str, int]]:
         return [(event, charges) for event, charges in self._chain.rows("SELECT event, charges FROM totals")]
@@ -234,7 +235,7 @@ class Ledger:
             self._chain.append(FILTER, canonical({"order": order}))
         left = budget.remaining(self._totals(), cap, order)
         cost = budget.cost_at(text, order)
-        if not cost <= left.left:  # so written that NaN refuses
+        if not budget.fits(left.used, cost, left.budget):
             raise BudgetError(
                 f"the question costs {cost:.6g} at order {order:g}, {left.left:.6g} of {left.budget:.6g} is left under "
                 f"ε={cap.epsilon:g}, δ={cap.delta:g}; nothing was charged. Decline it, or raise the policy's cap"
