@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PAGE_OF_LINKS = 512  # rows per read transaction when the chain is walked, so that no reader holds the log for long
 GENESIS = "genesis"
 ZERO = "0" * 64  # what stands before the first link
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Extension:
 def canonical(value: Mapping[str, Any]) -> str:
     """Return the one JSON text of a mapping: ASCII, keys sorted, no spaces, no NaN. Raises LedgerError."""
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return _CANONICAL.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise LedgerError(f"entry cannot be written as canonical JSON ({error}); correct the entry") from error
 

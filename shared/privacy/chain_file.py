@@ -352,6 +352,8 @@ def _inode(path: Path) -> tuple[int, int]:
 
 def sync_folder(folder: Path) -> None:
     """Make a new name in ``folder`` durable (file systems sync names apart from contents)."""
+    if os.name == "nt":
+        return  # Windows has no handle on a folder to sync
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -285,8 +285,10 @@ class Ledger:
 
 def _take_lock(path: Path) -> int:
     """Lock the file beside the ledger for this process; the lock ends with the process, however it ends."""
-    import fcntl  # noqa: PLC0415 - not on Windows, where only exclusive use is unavailable
-
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+    except ImportError as error:
+        raise LedgerError(f"{path}: this system has no file locks that end with a process; run on POSIX") from error
     handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -646,6 +646,14 @@ def test_a_copy_on_a_read_only_medium_can_be_verified(path, tmp_path):
         place.chmod(0o700)
 
 
+def test_the_ledger_needs_the_standard_library_and_numpy_alone(path):
+    body = """
+        heavy = {"cryptography", "scipy", "sklearn", "dp_accounting", "matplotlib", "torch", "flwr", "pandas"}
+        print(sorted(heavy & set(sys.modules)))
+    """
+    assert start(body, path).communicate()[0] == "[]\n"
+
+
 # Views
 
 
