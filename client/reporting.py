@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,13 @@ import numpy as np
 
 from patevolve.client.home import LEDGER
 from patevolve.client.simulate import Finished, Site
-from patevolve.shared.errors import InputError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import Released, charged
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import ledger_view
 from patevolve.shared.privacy.ledger import Ledger, verify
-from patevolve.shared.report import page
 from patevolve.shared.report.summary import SiteSummary, Utility, report
+from patevolve.shared.report.write import rendered
 from patevolve.shared.rounds import Generation
 from patevolve.shared.tools import Tools
 
@@ -62,11 +62,9 @@ def site_summary(site: Site, finished: Finished) -> SiteSummary:
     )
 
 
-def write_report(
-    agreed: Agreed, finished: Finished, released: Released, sites: Mapping[str, Site], context: Context
-) -> dict[str, Any]:
+def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], context: Context) -> dict[str, Any]:
     """Write report.json and report.html into the run folder and return the report."""
-    plan, outcome = agreed.plan, finished.outcome
+    plan, outcome, released = agreed.plan, finished.outcome, finished.released
     counts = {name: int(np.sum(released.samples.classes == i)) for i, name in enumerate(plan.data.classes)}
     parts = {
         "labels": {"method": outcome.labelling.method, "reason": outcome.labelling.reason},
@@ -81,6 +79,7 @@ def write_report(
         "unsafe": list(context.unsafe),
         "warnings": _warnings(plan, finished),
         "reproduce": list(context.reproduce),
+        "score": None if finished.score is None else dataclasses.asdict(finished.score),
         "wall_seconds": context.wall_seconds,
     }
     value = report(
@@ -93,18 +92,8 @@ def write_report(
         parts=parts,
     )
     finished.folder.write_json("report.json", value)
-    write_atomic(finished.folder.path / "report.html", render(value).encode())
+    write_atomic(finished.folder.path / "report.html", rendered(value).encode())
     return value
-
-
-def render(value: Mapping[str, Any]) -> str:
-    """Return the report's page. Raises InputError if the libraries that draw it are not installed."""
-    try:
-        return page.render(value)
-    except ImportError as reason:
-        raise InputError(
-            f"the report's page needs {reason.name}; install it: pip install 'patevolve[demo]'"
-        ) from reason
 
 
 def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> dict[str, Any]:

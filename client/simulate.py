@@ -19,6 +19,7 @@ from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.records import Records
 from patevolve.shared.errors import DataError, PolicyError
 from patevolve.shared.files import write_new
+from patevolve.shared.finish import Released, Score, ask_score, release
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.institutions import InProcess
 from patevolve.shared.messages import digest
@@ -58,6 +59,8 @@ class Finished:
     """An in-process run: the outcome and what the report needs to know of the sites."""
 
     outcome: Outcome
+    released: Released
+    score: Score | None
     folder: RunFolder
     tools: Tools
     asks: tuple[Ask, ...]
@@ -93,6 +96,7 @@ def simulate(
     sites: Mapping[str, Site],
     path: Path,
     *,
+    mode: str,
     watch: Callable[[Generation], None] = lambda _: None,
     noise: NoiseFor = system_noise,
     run: str | None = None,
@@ -123,8 +127,19 @@ def simulate(
             agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
         )
         outcome = rounds.run(inquiry, tools, watch)
+        released = release(agreed, outcome, tools, asks, folder, mode=mode)
+        score = ask_score(inquiry, released)
     units = {name: index.units for name, index in indexes.items()}
-    return Finished(outcome=outcome, folder=folder, tools=tools, asks=asks, run=identity, units=units)
+    return Finished(
+        outcome=outcome,
+        released=released,
+        score=score,
+        folder=folder,
+        tools=tools,
+        asks=asks,
+        run=identity,
+        units=units,
+    )
 
 
 def _index(site: Site, plan: Plan, tools: Tools) -> PrivateIndex:

@@ -9,12 +9,24 @@ import importlib.metadata
 import itertools
 import json
 import sys
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from patevolve.shared.errors import PatevolveError
+from patevolve.shared import tomlfile
+from patevolve.shared.errors import InputError, PatevolveError
+from patevolve.shared.files import write_atomic
+from patevolve.shared.finish import RELEASE
+from patevolve.shared.plan import read_plan
+from patevolve.shared.privacy import ledger_view, planner_view
+from patevolve.shared.privacy.budget import Cap
+from patevolve.shared.privacy.global_ledger import GlobalLedger
+from patevolve.shared.privacy.ledger import Head, Ledger, verify
+from patevolve.shared.release.export import export
+from patevolve.shared.report.write import rendered
 
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people or machines."
@@ -54,6 +66,98 @@ def application() -> None:
 def say(form: str, value: Any, text: str) -> None:
     """Print ``value`` as JSON or ``text`` as it is."""
     click.echo(json.dumps(value, indent=1, ensure_ascii=False) if form == "json" else text)
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+PATH = click.Path(path_type=Path)
+
+
+@application.command("plan", context_settings=SETTINGS, epilog="Example: patevolve plan plan.toml --format json")
+@click.argument("path", metavar="PLAN", type=PATH)
+@FORMAT
+def plan_command(path: Path, form: str) -> None:
+    """Show what a plan asks, the noise of each question, and in words where noise dominates."""
+    agreed = read_plan(path)
+    say(form, planner_view.describe(agreed), planner_view.describe_text(agreed))
+
+
+@application.group(context_settings=SETTINGS)
+def ledger() -> None:
+    """Read a site's or the coordinator's ledger."""
+
+
+@ledger.command(context_settings=SETTINGS, epilog="Example: patevolve ledger show site/ledger.sqlite")
+@click.argument("path", type=PATH)
+@click.option(
+    "--epsilon", type=float, default=None, help="The policy's cap (default: of policy.toml beside the ledger)."
+)
+@click.option("--delta", type=float, default=None, help="The cap's δ.")
+@FORMAT
+def show(path: Path, epsilon: float | None, delta: float | None, form: str) -> None:
+    """Show who asked what and when, under which plan, what it cost and what is left."""
+    cap = _cap(path, epsilon, delta)
+    with Ledger.open(path) as opened:
+        say(form, ledger_view.describe(opened, cap), ledger_view.describe_text(opened, cap))
+
+
+def _cap(path: Path, epsilon: float | None, delta: float | None) -> Cap:
+    beside = path.parent / "policy.toml"
+    if epsilon is None and delta is None and beside.exists():
+        found = tomllib.loads(tomlfile.read_text(beside, InputError)).get("budget", {})
+        epsilon, delta = found.get("epsilon"), found.get("delta")
+    if epsilon is None or delta is None:
+        raise InputError(
+            f"no cap known for {path}; give --epsilon and --delta, or keep the ledger beside its policy.toml."
+        )
+    return Cap(epsilon=epsilon, delta=delta)
+
+
+@ledger.command(
+    "verify",
+    context_settings=SETTINGS,
+    epilog="Example: patevolve ledger verify site/ledger.sqlite --against run/global.sqlite",
+)
+@click.argument("path", type=PATH)
+@click.option("--against", type=PATH, default=None, help="The coordinator's ledger, whose signed heads must be found.")
+@FORMAT
+def verify_command(path: Path, against: Path | None, form: str) -> None:
+    """Check every row's hash, the totals, and that no signed head is missing: edits, cuts, forks, roll-backs."""
+    heads: list[Head] = []
+    if against is not None:
+        with Ledger.open(path) as opened, GlobalLedger.open(against) as joined:
+            heads = joined.trusted_heads(opened.site)
+    found = verify(path, trusted_heads=heads)
+    say(form, ledger_view.verification(found), ledger_view.verification_text(found))
+
+
+@application.command("report", context_settings=SETTINGS, epilog="Example: patevolve report runs/heart")
+@click.argument("run", type=PATH)
+@FORMAT
+def report_command(run: Path, form: str) -> None:
+    """Render a run's report.html anew from its report.json and say where it lies."""
+    path = run / "report.json"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as reason:
+        raise InputError(f"{path} cannot be read as a report ({reason}); expected a finished run folder.") from reason
+    write_atomic(run / "report.html", rendered(value).encode())
+    say(form, value, f"Report: {run / 'report.html'}")
+
+
+@application.command(
+    "export", context_settings=SETTINGS, epilog="Example: patevolve export runs/heart --format parquet"
+)
+@click.argument("run", type=PATH)
+@click.option(
+    "--format", "kind", type=click.Choice(["csv", "parquet", "imagefolder"]), required=True, help="Of the files."
+)
+@click.option("--out", type=PATH, default=None, help="A new folder (default: RUN/export-FORMAT).")
+@click.option("--json", "machine", is_flag=True, help="Say what was written as JSON.")
+def export_command(run: Path, kind: str, out: Path | None, *, machine: bool) -> None:
+    """Write a run's release for other people's tools; its manifest is checked first."""
+    folder = out or run / f"export-{kind}"
+    export(run / RELEASE, folder, kind)
+    say("json" if machine else "text", {"out": str(folder), "format": kind}, f"Exported to {folder}.")
 
 
 def main() -> None:

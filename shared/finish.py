@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.files import write_atomic
+from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.accountant import Epsilon
@@ -72,6 +73,24 @@ def release(
     student = linear_student(features, samples.classes, len(plan.data.classes))
     _write_student(folder.path / STUDENT, agreed, student)
     return Released(samples=samples, features=features, gate=results, statement=words, student=student)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The student's accuracy on held-out units as the sites answered it, with the standard deviation of its noise."""
+
+    accuracy: float
+    std: float
+
+
+def ask_score(inquiry: Inquiry, released: Released) -> Score | None:
+    """Return the noisy accuracy of the linear student on held-out units; None if the plan asks for none."""
+    if not inquiry.asked("score"):
+        return None
+    tally = inquiry.ask("score", released.student)
+    right, wrong = tally.values
+    units = max(right + wrong, 1.0)
+    return Score(accuracy=float(np.clip(right / units, 0.0, 1.0)), std=tally.std / units)
 
 
 def charged(asks: tuple[Ask, ...], outcome: Outcome) -> tuple[Ask, ...]:

@@ -85,6 +85,10 @@ class Data:
             raise PlanError(f"data.hold_out = {self.hold_out} found; expected a fraction from 0 to 0.5.")
         if self.kind == "table" and not self.columns:
             raise PlanError("data.kind = 'table' without columns; list the public schema under [[data.columns]].")
+        names = [*(name for name in (self.label, self.unit, self.site) if name), *(c.name for c in self.columns)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(f"data names {', '.join(map(repr, twice))} twice; expected one column for each purpose.")
         if self.kind == "image" and not (8 <= self.height <= 1024 and 8 <= self.width <= 1024):
             raise PlanError(f"data.height/width = {self.height}/{self.width} found; expected 8 to 1024 pixels each.")
 
@@ -152,7 +156,7 @@ class Evolution:
     offspring:    children per member of the population in each generation
     bandwidth:    width, in feature distance, over which "soft" votes are averaged over neighbouring candidates
     diversity:    λ of score = confidence + λ·(1 − max similarity)
-    threshold:    "histogram" only: noisy votes below this many are zeroed
+    threshold:    "histogram" only: votes lose this many standard deviations of their noise, and stop at 0
     """
 
     selection: Literal["soft", "histogram", "none"] = "soft"
@@ -206,8 +210,8 @@ class Plan:
     sites: Sites
     data: Data
     generator: Generator
-    questions: Questions
     release: Release
+    questions: Questions = field(default_factory=Questions)
     evolution: Evolution = field(default_factory=Evolution)
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ class RunFolder:
         self, number: int, genomes: NDArray[np.float64], classes: NDArray[np.int64], asked: tuple[str, ...]
     ) -> None:
         """Checkpoint one generation."""
-        arrays = {"genomes": genomes, "classes": classes}
+        arrays = {"genomes": wire.compact(genomes), "classes": wire.compact(classes)}
         data = wire.encode(wire.Packet(kind="generation", fields={"asked": list(asked)}, arrays=arrays))
         write_atomic(self._file("generations", f"{number:03d}"), data)
 
@@ -80,7 +80,9 @@ class RunFolder:
         packet = self._load("generations", f"{number:03d}", kind="generation")
         if packet is None:
             return None
-        population = Population(genomes=packet.arrays["genomes"], classes=packet.arrays["classes"])
+        population = Population(
+            genomes=packet.arrays["genomes"].astype(np.float64), classes=packet.arrays["classes"].astype(np.int64)
+        )
         return population, tuple(packet.fields["asked"])
 
     def write_json(self, name: str, value: object) -> None:

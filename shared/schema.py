@@ -45,6 +45,8 @@ class Column:
                 raise PlanError(f"{where} has edges {self.edges}; expected them increasing. Sort them.")
         elif len(set(self.values)) != len(self.values) or not self.values or self.edges:
             raise PlanError(f"{where} is categorical with values {self.values}; expected distinct values and no edges.")
+        if self.missing and "" in self.values:
+            raise PlanError(f"{where} has the category '' and missing = true; an empty cell can mean one of them only.")
         if not 0 <= self.decimals <= 9:
             raise PlanError(f"{where} has decimals={self.decimals}; expected 0 to 9.")
 

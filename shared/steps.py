@@ -153,29 +153,33 @@ def _voted(inquiry: Inquiry, tools: Tools, population: Population, number: int, 
     """Return the population after the sites voted on a pool bred from it."""
     plan = inquiry.agreed.plan
     pool = _pool(plan, tools, population, number)
-    votes = inquiry.ask(name, {"genomes": pool.genomes, "classes": pool.classes}).values
+    tally = inquiry.ask(name, {"genomes": pool.genomes, "classes": pool.classes})
     parts = []
     for cls in range(len(plan.data.classes)):
-        own, ballots = pool.of_class(cls), votes[pool.classes == cls]
+        own, votes = pool.of_class(cls), tally.values[pool.classes == cls]
         if plan.evolution.selection == "histogram":
-            weights = histogram(ballots, plan.evolution.threshold)
+            weights = histogram(votes, plan.evolution.threshold * tally.std)
         else:
-            weights = smooth(_features(tools, own.genomes, cls), ballots, plan.evolution.bandwidth)
+            weights = smooth(_features(tools, own.genomes, cls), votes, plan.evolution.bandwidth)
         rng = stream(plan.seed, "chosen", number, cls)
         parts.append(own.pick(resample(rng, weights, int(np.sum(population.classes == cls)))))
     return join(parts)
 
 
 def _pool(plan: Plan, tools: Tools, population: Population, number: int) -> Population:
-    """Return as many candidates as a question carries: the population and its offspring."""
+    """Return as many candidates as a question carries.
+
+    "soft" asks about the population and as many offspring as fit; Private Evolution asks about mutants of what it last
+    selected, and first about the first draw itself.
+    """
     parts, settings = [], plan.evolution
     for cls, count in enumerate(shares(plan.questions.neighbours.candidates, len(plan.data.classes))):
+        rng, strength = stream(plan.seed, "pool", number, cls), strength_at(settings, number)
         parents = population.of_class(cls).genomes[:count]
-        rng = stream(plan.seed, "pool", number, cls)
+        if settings.selection == "histogram" and number > 1:
+            parents = tools.generator.mutate(rng, parents, cls, strength)
         more = count - len(parents)
-        children = breed(
-            rng, tools.generator, parents, cls, more, settings=settings, strength=strength_at(settings, number)
-        )
+        children = breed(rng, tools.generator, parents, cls, more, settings=settings, strength=strength)
         parts.append(Population(genomes=np.concatenate([parents, children]), classes=np.full(count, cls)))
     return join(parts)
 

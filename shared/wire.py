@@ -130,3 +130,13 @@ def _array_head(entry: object) -> bool:
         and len(shape) <= MAX_DIMENSIONS
         and all(type(size) is int and 0 <= size <= MAX_BYTES for size in shape)
     )
+
+
+def compact(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in the smallest dtype of the format that holds every value exactly."""
+    for dtype in ("|u1", "<i4", "<f4"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            small = array.astype(dtype)
+            if np.array_equal(small.astype(array.dtype), array):
+                return small
+    return array

