@@ -125,7 +125,7 @@ def _rows(axes: Axes, places: Sequence[float], names: Sequence[str], frame: Fram
     axes.grid(axis="x")
     axes.spines["left"].set_visible(False)
     if not frame.narrow:
-        axes.set_yticks(places, [_label(name, 32) for name in names], color=INK)
+        axes.set_yticks(places, [_label(name, 30) for name in names], color=INK)
         return
     axes.set_yticks([])
     for y, name in zip(places, names, strict=True):
@@ -218,18 +218,19 @@ def curve(orders: Sequence[float], epsilons: Sequence[float], best: float | None
     return _render(frame, 270, draw)
 
 
-def distribution(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], frame: Frame) -> str:
-    """Draw grouped columns of shares in percent, one colour per series (the page's legend names them)."""
+def distribution(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], frame: Frame, *,
+                 colours: Mapping[str, int]) -> str:  # fmt: skip
+    """Draw grouped columns of shares in percent; ``colours`` gives each series its place in the page's legend."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         width = 0.8 / max(len(series), 1)
-        for i, values in enumerate(series.values()):
+        for i, (name, values) in enumerate(series.items()):
             total = sum(v for v in values if v is not None) or 1.0
             places = [x - 0.4 + width * (i + 0.5) for x in range(len(values))]
             heights = [100 * (v or 0.0) / total for v in values]
-            hatch = "////" if i // 6 else ""
-            axes.bar(places, heights, width * 0.92, color=SERIES[i % 6], hatch=hatch, edgecolor=SURFACE, linewidth=0)
+            colour, hatch = SERIES[colours[name] % 6], "////" if colours[name] // 6 else ""
+            axes.bar(places, heights, width * 0.92, color=colour, hatch=hatch, edgecolor=SURFACE, linewidth=0)
         crowded = max(map(len, labels), default=0) * len(labels) > 34
         turn: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
         axes.set_xticks(range(len(labels)), [_label(text, 16, lines=1) for text in labels], fontsize=11, **turn)
@@ -248,7 +249,8 @@ def _few_ticks(most: int = 5, *, integer: bool = False) -> Any:
 
 
 def _label(text: str, width: int, lines: int = 2) -> str:
-    return "\n".join(textwrap.wrap(text, width, max_lines=lines, placeholder=" …")) or "–"
+    fitting = (word if len(word) <= width - 2 else f"{word[: width - 3]}…" for word in text.split())
+    return "\n".join(textwrap.wrap(" ".join(fitting), width, max_lines=lines, placeholder=" …")) or "–"
 
 
 def _render(frame: Frame, height: float, draw: Callable[[Figure], None]) -> str:
@@ -312,7 +314,7 @@ def _attribute(name: str, value: str, tag: str, prefix: str) -> str:
         return _style(value, prefix, text=tag == "text")
     if name in {"d", "x", "y", "transform"}:
         return " ".join(re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), value).split())
-    return value
+    return _CSS.get(value, value)
 
 
 def _style(style: str, prefix: str, *, text: bool) -> str:

@@ -266,7 +266,7 @@ def _distributions(report: Dict) -> tuple[list[Any], list[Dict]]:
             colours.setdefault(name, len(colours))
         column = str(row["column"])
         frame = Frame(name=f"column-{i}", title=column, description=_spoken(labels, series), width=NARROW)
-        svg = Markup(charts.distribution(labels, series, frame))  # noqa: S704 - the SVG writer escaped every text
+        svg = Markup(charts.distribution(labels, series, frame, colours=colours))  # noqa: S704 - the SVG writer escaped every text
         drawn.append({"column": column, "svg": svg})
     return drawn, [{"name": name, "colour": place % 6 + 1, "hatched": place >= 6} for name, place in colours.items()]
 

@@ -149,6 +149,8 @@ def lead(report: Mapping[str, Any], *, noun: str, sample: str) -> str:
     rows = count((report.get("synthetic") or {}).get("rows"))
     who = spelled(sites, noun)
     made = f"{who[0].upper()}{who[1:]} made {rows} synthetic {plural(sample)} {'together' if sites > 1 else 'alone'}"
+    if report.get("unsafe"):
+        return f"{made}. The privacy guarantee does not hold for this run; the reasons stand below."
     place = {
         "simulated": f", simulated on one computer. Each {noun} answered with noised sums of votes only.",
         "local": f". No record left the {noun}.",
@@ -158,8 +160,6 @@ def lead(report: Mapping[str, Any], *, noun: str, sample: str) -> str:
 
 
 def _spent(report: Mapping[str, Any], sites: int) -> str:
-    if report.get("unsafe"):
-        return "The privacy guarantee does not hold for this run; the reasons stand below."
     total = number_of(report.get("epsilon"))
     if total is None:
         return "No finite ε bounds what can be learnt about a single person."

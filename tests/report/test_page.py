@@ -95,7 +95,7 @@ def png(side: int) -> str:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    rows = b"".join(b"\0" + bytes((x * y) % 251 for x in range(side)) for y in range(side))
+    rows = (b"\0" + bytes(side)) * side
     header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     whole = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b"")
     return "data:image/png;base64," + b64encode(whole).decode()
@@ -162,6 +162,18 @@ def test_the_same_report_gives_the_same_bytes_in_another_process(html: str) -> N
     assert again.stdout == html.encode()
 
 
+def test_a_series_has_the_colour_that_the_legend_gives_it(light: dict[str, Any]) -> None:
+    light["distributions"] = [{"column": "a", "labels": ["x"], "series": {"one": [1], "two": [2]}},
+                              {"column": "b", "labels": ["x"], "series": {"two": [2]}}]  # fmt: skip
+    shown = render(light | {"utility": []})
+    assert re.search(r"--c: var\(--s2\)\"></span>two", shown)
+    first, second = (shown[shown.index(f'id="column-{i}-title"') :].partition("</svg>")[0] for i in (0, 1))
+    assert "var(--s1)" in first
+    assert "var(--s2)" in first
+    assert "var(--s2)" in second
+    assert "var(--s1)" not in second
+
+
 def test_ids_are_unique_and_every_reference_resolves(html: str, page: Page) -> None:
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -176,7 +188,7 @@ def test_charts_follow_the_colour_scheme_and_speak(page: Page, html: str) -> Non
     drawn = page.named("svg")
     assert len(drawn) >= 10
     assert all(a["role"] == "img" and a["aria-labelledby"] for a in drawn)
-    assert not re.search(r"(?:fill|stroke):\s*#", html)  # no fixed colour is left in a drawing
+    assert not re.search(r"(?:fill|stroke)(?::|=\")\s*#", html)  # no fixed colour is left in a drawing
     assert "font-family: 'DejaVu" not in html
 
 
@@ -230,6 +242,7 @@ def test_any_text_anywhere_is_shown_as_text(light: dict[str, Any], example: dict
     assert not page.named("script")
     assert not page.named("img")
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert not re.search(r"(?:fill|stroke)(?::|=\")\s*#", shown)
     whole = "".join(page.text)
     assert all(whole.count(words.clean(text)) > 5 for text in HOSTILE)
 
@@ -280,9 +293,12 @@ def test_forbidden_words_appear_nowhere(light: dict[str, Any], html: str) -> Non
 def test_a_run_without_noise_is_not_given_an_epsilon(light: dict[str, Any]) -> None:
     shown = Page(render(light | {"utility": [], "unsafe": ["UnsafeNoNoise"]}))
     assert "Not protected" in shown.visible
+    assert "ε not valid" in shown.visible
+    assert "tighter accountant" not in shown.visible
     assert "no noise was added" in shown.visible
     assert "The privacy guarantee does not hold" in shown.visible
     assert "Each spent" not in shown.visible
+    assert "answered with noised sums" not in shown.visible
     assert any(attributes.get("role") == "alert" for attributes in shown.named("div"))
 
 
@@ -339,7 +355,7 @@ def test_two_hundred_sites_and_fifty_generations_stay_small(
     names = [f"Site {i:03d} " + LONG[:60] for i in range(200)]
     report["sites"] = [example["sites"][0] | {"site": name} for name in names]
     report["ledger"] = [example["ledger"][0] | {"site": name, "seq": i} for i in range(50) for name in names]
-    picture = png(420)
+    picture = png(600)
     report["generations"] = [{"generation": i, "asked": ["neighbours"], "spread": 0.9 - i / 100, "match": i / 60,
                               "gallery": picture} for i in range(50)]  # fmt: skip
     report["distributions"] = example["distributions"][1:2] * 60
@@ -347,7 +363,10 @@ def test_two_hundred_sites_and_fifty_generations_stay_small(
     shown = render(report)
     page = Page(shown)
     assert len(shown.encode()) < 5_000_000
-    assert len(page.named("img")) >= 2
+    pictures = page.named("img")
+    assert pictures[0]["alt"] == "Synthetic samples of generation 0"
+    assert pictures[-1]["alt"] == "Synthetic samples of generation 49"
+    assert sum(len(a["src"] or "") for a in pictures) <= 2_500_000
     assert "200 hospitals made" in page.visible
     assert "10,000 charges in order of time" in page.visible
     assert "The last 4,000 are shown" in page.visible
