@@ -546,7 +546,8 @@ def test_a_process_killed_in_mid_charge_leaves_whole_charges_alone(path, delay):
     first = process.stdout.readline()
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
-    promised = [int(row) for row in (first + process.communicate()[0]).split("\n")[:-1]]
+    promised = [int(row) for row in (first + process.stdout.read()).split("\n")[:-1]]
+    process.communicate()
     with Ledger.open(path) as opened:
         found = [one.seq for one in opened.charges()]
         # Every charge that was answered for is there; at most the one in flight may stand beyond it.
