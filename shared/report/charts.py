@@ -178,7 +178,8 @@ def generations(series: Mapping[str, Sequence[float | None]], asked: Sequence[in
             for at in asked[:200]:
                 axes.axvline(at, color=MUTED, linestyle=":", linewidth=1.1)
             known = [(i, v) for i, v in enumerate(values) if v is not None]
-            axes.plot(*zip(*known, strict=True) if known else ([], []), "-o", color=ACCENT, linewidth=2, markersize=5)
+            style = "-o" if len(known) <= 30 else "-"
+            axes.plot(*zip(*known, strict=True) if known else ([], []), style, color=ACCENT, linewidth=2, markersize=5)
             axes.set_title(name, loc="left", fontsize=12)
             axes.grid(axis="y")
             heights = [v for _, v in known]

@@ -60,7 +60,11 @@ def _breakable(value: Any) -> Any:
     """Allow a line break within words too long for a table cell; ordinary words stay whole."""
     from markupsafe import Markup, escape  # noqa: PLC0415 - comes with jinja2
 
-    pieces = [word if len(word) < 25 else "\n".join(textwrap.wrap(word, 12)) for word in words.cell(value).split(" ")]
+    text = words.cell(value).replace("_", "_\n")
+    pieces = [
+        word if len(max(word.split("\n"), key=len)) < 25 else "\n".join(textwrap.wrap(word, 12))
+        for word in text.split(" ")
+    ]
     return Markup("<wbr>").join(escape(piece) for piece in " ".join(pieces).split("\n"))
 
 
@@ -87,7 +91,6 @@ def _context(report: Dict) -> Dict:
         "synthetic": synthetic | {"preview": _preview(synthetic)},
         "generations": [row | {"asked": _sequence(row["asked"])} for row in generations],
         "galleries": galleries,
-        "tight": _mapping(report.get("tight")),
         "cohort": _mapping(report.get("cohort")),
         "labels": _mapping(report.get("labels")),
         "reproduce": _sequence(report.get("reproduce")),
@@ -105,10 +108,12 @@ def _privacy(report: Dict) -> Dict:
     parts = _rows(report, "parts", "part", "share", "times", "rho", "noise_multiplier", "epsilon_alone", "words")
     sites = _rows(report, "sites", "site", "units", "epsilon", "cap", "remaining", "questions", "charges", "head",
                   "verified")  # fmt: skip
-    ledger = _rows(report, "ledger", "site", "seq", "time", "question", "part", "epsilon_after", "digest")
+    ledger = _rows(report, "ledger", "site", "seq", "time", "question", "part", "epsilon_after",
+                   "epsilon_alone", "digest")  # fmt: skip
     gate = _rows(report, "gate", "check", "passed", "found", "expected")
     return {
         "parts": parts,
+        "tight": _tight(report),
         "shares": _shares_chart(parts),
         "viewers": _rows(report, "viewers", "viewer", "level", "epsilon", "words"),
         "sites": [site | {"questions": _sequence(site["questions"])} for site in sites],
@@ -116,6 +121,7 @@ def _privacy(report: Dict) -> Dict:
         "verified": sum(site["verified"] is True for site in sites),
         "ledger": ledger[-LEDGER_ROWS:],
         "ledger_total": len(ledger),
+        "running": any(words.number_of(row["epsilon_after"]) is not None for row in ledger),
         "gate": gate,
         "refused": [row["check"] for row in gate if row["passed"] is False],
         "statement": [row for row in _statement(report) if not _limit(row)],
@@ -238,7 +244,7 @@ def _class_chart(classes: Dict, sample: str) -> Dict | None:
 
 
 def _generation_chart(generations: list[Dict]) -> Dict | None:
-    titles = {"match": "Match to the released votes", "spread": "Spread of the population"}
+    titles = {"match": "Distance from the released prototypes", "spread": "Spread of the population"}
     series = {title: [words.number_of(row[key]) for row in generations] for key, title in titles.items()}
     series = {title: values for title, values in series.items() if any(v is not None for v in values)}
     if not series:
@@ -312,7 +318,8 @@ def _near_the_best(points: list[tuple[float, float]]) -> list[tuple[float, float
 def _preview(synthetic: Dict) -> Dict | None:
     preview = _mapping(synthetic.get("preview"))
     columns = [str(name) for name in _sequence(preview.get("columns"))][:PREVIEW_COLUMNS]
-    rows = [row[:PREVIEW_COLUMNS] for row in _sequence(preview.get("rows")) if isinstance(row, list)][:PREVIEW_ROWS]
+    rows = [row for row in _sequence(preview.get("rows")) if isinstance(row, list)][:PREVIEW_ROWS]
+    rows = [[words.parsed(value) for value in row[:PREVIEW_COLUMNS]] for row in rows]
     numeric = [
         any(words.number_of(row[i]) is not None for row in rows if i < len(row))
         and all(row[i] is None or words.number_of(row[i]) is not None for row in rows if i < len(row))
@@ -339,6 +346,13 @@ def _evenly(total: int, most: int) -> list[int]:
 
 def _ends_first(rows: list[Dict]) -> Iterable[Dict]:
     return [*rows[-1:], *rows[:1], *rows[1:-1]] if len(rows) > 1 else rows
+
+
+def _tight(report: Dict) -> Dict | None:
+    """Return the tighter figure where there is one; the fall-back of the accountant is the RDP figure itself."""
+    tight = _mapping(report.get("tight"))
+    known = words.number_of(tight.get("epsilon")) is not None and tight.get("accountant") != "rdp"
+    return {"accountant": "unnamed", "reason": ""} | tight if known else None
 
 
 def _statement(report: Dict) -> list[Dict]:

@@ -122,6 +122,25 @@ def cell(value: Any) -> str:
     return str(value) if number is None else f"{number:g}" if abs(number) < 1e6 else f"{number:,.0f}"
 
 
+def parsed(value: Any) -> Any:
+    """Return a cell of a preview as a number where its text is one, and None where it is blank."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    plain = value.isascii() and value == value.strip() and "_" not in value
+    try:
+        number = float(value) if plain else math.nan
+    except ValueError:
+        return value
+    # A code such as "007" is not the number 7: only a text that the number would be written as counts.
+    return number if math.isfinite(number) and float(f"{number:g}") == number and _same(value, number) else value
+
+
+def _same(text: str, number: float) -> bool:
+    return text in {f"{number:g}", f"{number:.1f}", f"{number:.2f}"}
+
+
 def moment(value: Any) -> str:
     """Format an ISO time for people; anything else is shown as it is."""
     try:

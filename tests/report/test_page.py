@@ -385,6 +385,28 @@ def test_epsilon_is_never_rounded_down(value: object, shown: str) -> None:
     assert words.epsilon(value) == shown
 
 
+CELLS = {"94": 94.0, "0.5": 0.5, "1.0": 1.0, "": None, "  ": None, 3: 3, None: None}
+CELLS |= {text: text for text in ("007", "1e400", "nan", "inf", "1_0", "male", "٣")}
+
+
+@pytest.mark.parametrize(("text", "value"), CELLS.items())
+def test_a_cell_is_a_number_only_where_its_text_is_one(text: object, value: object) -> None:
+    assert words.parsed(text) == value
+
+
+def test_the_accountants_fall_back_is_not_called_tighter(light: dict[str, Any]) -> None:
+    report = light | {"utility": [], "tight": {"epsilon": 1.0, "accountant": "rdp", "reason": "unknown mechanism"}}
+    assert "no tighter figure was computed" in Page(render(report)).visible
+
+
+def test_a_ledger_without_running_totals_shows_single_costs(light: dict[str, Any]) -> None:
+    for row in light["ledger"]:
+        row.update(epsilon_after=None, epsilon_alone=0.321)
+    shown = Page(render(light | {"utility": []})).visible
+    assert shown.count("0.321") == len(light["ledger"])
+    assert "ε after" not in shown
+
+
 def test_a_bool_is_not_an_epsilon() -> None:
     assert words.epsilon(True) == "no bound"
 
