@@ -158,11 +158,20 @@ def propagate(points: np.ndarray, labelled: np.ndarray, labels: np.ndarray, alph
 
 
 def train_student(points: np.ndarray, labelled: np.ndarray, labels: np.ndarray) -> SVC:
-    """Return a student: spread the labels over the public points, keep the surer 95 %, fit a support vector machine."""
+    """Return a student of the labels and the unlabelled public points.
+
+    Spread the labels, keep the surer 95 %, let support vector machines trained on two thirds relabel the last third,
+    and train the student on all. (Steps and constants were chosen on the seeds 10 to 15.)
+    """
     shares = propagate(points, labelled, labels)
-    sure = shares.max(1)
+    spread_labels, sure = shares.argmax(1), shares.max(1)
     keep = sure >= np.quantile(sure, 0.05)
-    return SVC(C=5).fit(points[keep], shares.argmax(1)[keep])
+    third, relabelled = np.arange(len(points)) % 3, spread_labels.copy()
+    for part in range(3):
+        rows = keep & (third != part)
+        model = SVC(C=5).fit(points[rows], spread_labels[rows])
+        relabelled[third == part] = model.predict(points[third == part])
+    return SVC(C=5).fit(points, relabelled)
 
 
 def account(votes: np.ndarray, labels: np.ndarray) -> dict[str, float]:
