@@ -23,6 +23,7 @@ from patevolve.shared.protocols import Encoder, Generator
 from patevolve.shared.schedule import Ask, find
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes import ballots
+from patevolve.shared.votes.products import products
 
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
 
@@ -102,7 +103,7 @@ class Institution:
                 return ballots.labels(self.teach(features), classes, ask.bounds)
             case "score":
                 weights, bias = _student(question, classes, self.encoder.dimension)
-                predicted = np.argmax(held_out.features @ weights + bias, axis=1)
+                predicted = np.argmax(products(held_out.features, weights.T) + bias, axis=1)  # label: own-prediction
                 return ballots.score(held_out.electorate, predicted == held_out.records.classes, ask.bounds)
 
     def _candidates(self, question: Question, classes: int, most: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
+from patevolve.shared.votes.products import products
 
 BLOCK = 2048  # records per block of the neighbour search: bounds its memory
 
@@ -129,11 +130,13 @@ def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def _nearest(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Return the positions of each row's k nearest pool members, in no order; ties go to the earlier member."""
-    distance = 0.5 * np.einsum("pd,pd->p", pool, pool) - rows @ pool.T  # ½‖x − c‖² up to a constant of the row
-    if k == distance.shape[1]:
-        return np.broadcast_to(np.arange(k), distance.shape)
-    return np.argpartition(distance, k - 1, axis=1)[:, :k]
+    """Return the positions of each row's k nearest pool members, ascending; ties go to the earlier member."""
+    # ½‖x − c‖² up to a constant of the row
+    distance = 0.5 * np.einsum("pd,pd->p", pool, pool) - products(rows, pool)  # label: own-distances
+    furthest = np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
+    nearer, level = distance < furthest, distance == furthest
+    chosen = nearer | (level & (np.cumsum(level, axis=1) <= k - nearer.sum(axis=1, keepdims=True)))
+    return np.nonzero(chosen)[1].reshape(len(rows), k)
 
 
 def labels_bounds(candidates: int, classes: int) -> Bounds:

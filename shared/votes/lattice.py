@@ -18,6 +18,7 @@ from patevolve.shared.tally import ExactTally, NoisyTally
 LATTICE = (
     1024  # integer steps per unit of ballot norm: fine against the noise, and 2³² holds the sum of 2 million units
 )
+_HUGE = 1e100  # squares of sums of such values are still finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,8 @@ class Entries:
     """Real-valued ballots as (unit, coordinate, value) triples; several triples of one place add up.
 
     units:        (e,) int64 in 0 .. number of units − 1
-    coordinates:  (e,) int64 in 0 .. size − 1
-    values:       (e,) float64, finite
+    coordinates:  (e,) int64; those outside 0 .. size − 1 count for nothing
+    values:       (e,) float64
     """
 
     units: NDArray[np.int64]
@@ -72,13 +73,15 @@ def sum_ballots(entries: Entries, bounds: Bounds) -> ExactTally:
     """Return the integer sum of the units' ballots.
 
     Guarantee: each unit's integer ballot has L2 norm ≤ LATTICE and touches ≤ ``support`` coordinates, for any entries
-    at all: a non-finite value counts as 0 and a longer ballot is scaled down (SENSITIVITY.md, lemma 1).
+    at all: a non-finite value or one without a place counts as 0, and a longer ballot is scaled down (SENSITIVITY.md,
+    lemma 1).
     """
-    places = entries.units * bounds.size + entries.coordinates
+    inside = (entries.coordinates >= 0) & (entries.coordinates < bounds.size)  # label: ballot-inside
+    places = (entries.units * bounds.size + entries.coordinates)[inside]
     unique, inverse = np.unique(places, return_inverse=True)
-    finite = np.nan_to_num(entries.values, nan=0.0, posinf=0.0, neginf=0.0)
+    values = np.clip(np.nan_to_num(entries.values[inside], nan=0.0, posinf=0.0, neginf=0.0), -_HUGE, _HUGE)
     units, coordinates = np.divmod(unique, bounds.size)
-    values = _keep_support(units, np.bincount(inverse, weights=finite).astype(np.float64), bounds.support)
+    values = _keep_support(units, np.bincount(inverse, weights=values).astype(np.float64), bounds.support)
     norms = np.sqrt(np.bincount(units, weights=values * values))
     clipped = values / np.maximum(1.0, norms)[units]  # label: ballot-clip
     integers = np.rint(clipped * bounds.scale).astype(np.int64)  # label: ballot-round
