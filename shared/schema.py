@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -36,6 +38,8 @@ class Column:
     def __post_init__(self) -> None:
         """Refuse a column whose parts contradict one another."""
         where = f"column {self.name!r}"
+        if not 0 <= self.decimals <= 9:
+            raise PlanError(f"{where} has decimals={self.decimals}; expected 0 to 9.")
         if self.kind == "numeric":
             if len(self.edges) < 2 or self.values or not all(math.isfinite(e) for e in self.edges):
                 raise PlanError(
@@ -43,12 +47,15 @@ class Column:
                 )
             if not all(a < b for a, b in itertools.pairwise(self.edges)):
                 raise PlanError(f"{where} has edges {self.edges}; expected them increasing. Sort them.")
-        elif len(set(self.values)) != len(self.values) or not self.values or self.edges:
-            raise PlanError(f"{where} is categorical with values {self.values}; expected distinct values and no edges.")
+            _check_grid(self)
+        elif not self.values or self.edges:
+            raise PlanError(f"{where} is categorical with values {self.values}; expected values and no edges.")
+        elif len({value.casefold() for value in self.values}) != len(self.values):
+            raise PlanError(f"{where} has values {self.values}; expected them distinct, whatever their case.")
+        elif any(value != value.strip() for value in self.values):
+            raise PlanError(f"{where} has values {self.values}; expected no space around them. Remove it.")
         if self.missing and "" in self.values:
             raise PlanError(f"{where} has the category '' and missing = true; an empty cell can mean one of them only.")
-        if not 0 <= self.decimals <= 9:
-            raise PlanError(f"{where} has decimals={self.decimals}; expected 0 to 9.")
 
     @property
     def levels(self) -> int:
@@ -57,6 +64,25 @@ class Column:
 
 
 Schema = tuple[Column, ...]
+
+
+def _check_grid(column: Column) -> None:
+    """Refuse a bin that no released value could fall into, and edges that doubles cannot tell from their neighbours."""
+    where = f"column {column.name!r}"
+    if not max(map(abs, column.edges)) * 10.0**column.decimals < 2.0**53:
+        raise PlanError(f"{where} has edges {column.edges} with {column.decimals} decimals; expected 15 digits in all.")
+    for low, high in itertools.pairwise(column.edges):
+        if not _ticks(low, column.decimals) < _ticks(high, column.decimals):
+            raise PlanError(
+                f"{where} has the bin from {low} to {high}, which holds no number of {column.decimals} decimals. "
+                f"Raise decimals or widen the bin."
+            )
+
+
+def _ticks(edge: float, decimals: int) -> int:
+    """Return the first multiple of 10^-decimals at or above an edge as it was written, counted in that unit."""
+    ticks: int = math.ceil(Fraction(repr(float(edge))) * 10**decimals)
+    return ticks
 
 
 def encode_column(column: Column, texts: list[str]) -> NDArray[np.int64]:
@@ -94,7 +120,7 @@ def _category(column: Column, known: dict[str, int], cell: str, row: int) -> int
 
 def _bin(column: Column, cell: str, row: int) -> int:
     try:
-        number = float(cell)
+        number = float(cell) if "_" not in cell else math.inf  # Python reads 1_0 as 10
     except ValueError:
         number = math.inf
     if not math.isfinite(number):
@@ -105,6 +131,7 @@ def _bin(column: Column, cell: str, row: int) -> int:
 
 def decode_column(column: Column, codes: NDArray[np.int64], uniforms: NDArray[np.float64]) -> list[str]:
     """Return one released cell per code; a numeric cell lies within its bin, placed by ``uniforms`` in [0, 1)."""
+    ticks = [_ticks(edge, column.decimals) for edge in column.edges]
     cells = []
     for code, u in zip(codes.tolist(), uniforms.tolist(), strict=True):
         if column.missing and code == column.levels - 1:
@@ -112,15 +139,8 @@ def decode_column(column: Column, codes: NDArray[np.int64], uniforms: NDArray[np
         elif column.kind == "categorical":
             cells.append(column.values[code])
         else:
-            low, high = column.edges[code], column.edges[code + 1]
-            cells.append(f"{_inside(low, high, u, column.decimals):.{column.decimals}f}")
+            # A multiple of 10^-decimals inside [low, high), so that the released cell falls into its own bin again.
+            first, end = ticks[code], ticks[code + 1]
+            tick = first + min(int(u * (end - first)), end - first - 1)
+            cells.append(f"{Decimal(tick).scaleb(-column.decimals):f}")
     return cells
-
-
-def _inside(low: float, high: float, u: float, decimals: int) -> float:
-    """Return a value of the rounded grid inside [low, high), so that the released cell falls into its own bin again."""
-    step = 10.0**-decimals
-    first, last = math.ceil(low / step - 1e-9), math.ceil(high / step - 1e-9) - 1
-    if last < first:  # a bin finer than the grid: keep its lower edge
-        return low
-    return (first + min(int(u * (last - first + 1)), last - first)) * step
