@@ -81,10 +81,17 @@ class Data:
         """Refuse a data section whose parts do not fit its kind."""
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise PlanError(f"data.classes = {list(self.classes)} found; expected two or more distinct names.")
+        if any(not name or name != name.strip() for name in (*self.classes, self.label)):
+            raise PlanError(
+                f"data.label = {self.label!r} with classes {list(self.classes)} found; expected names without spaces "
+                f"around them, none of them empty."
+            )
         if not 0.0 <= self.hold_out <= 0.5:
             raise PlanError(f"data.hold_out = {self.hold_out} found; expected a fraction from 0 to 0.5.")
         if self.kind == "table" and not self.columns:
             raise PlanError("data.kind = 'table' without columns; list the public schema under [[data.columns]].")
+        if self.kind == "table" and all(column.levels == 1 for column in self.columns):
+            raise PlanError("every column of [[data.columns]] has one level; expected at least one that can vary.")
         names = [*(name for name in (self.label, self.unit, self.site) if name), *(c.name for c in self.columns)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -218,6 +225,8 @@ class Plan:
         """Refuse a plan whose parts contradict one another."""
         if self.format != FORMAT:
             raise PlanError(f"format = {self.format} found; this version reads format {FORMAT}.")
+        if not self.name.strip() or not self.name.isprintable():  # it is shown in terminals and policies
+            raise PlanError(f"name = {self.name!r} found; expected one line of printable text.")
         checks.integer(seed=self.seed, at_least=0)
         _check_cohort(self)
         _check_questions(self)
@@ -250,11 +259,30 @@ def _check_questions(plan: Plan) -> None:
     shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
     if not math.fsum(shares) <= 1.0 + 1e-9:
         raise PlanError(f"the shares of [questions] add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
+    once = {"counts": q.counts, "prototypes": q.prototypes, "labels": q.labels, "score": q.score}
+    for kind, part in once.items():
+        if part.times != 1:
+            raise PlanError(f"questions.{kind}.times = {part.times} found; it is asked once. Remove the key.")
     classes = len(plan.data.classes)
+    if not (plan.evolution.population >= classes and plan.release.samples >= classes):
+        raise PlanError(
+            f"evolution.population = {plan.evolution.population} and release.samples = {plan.release.samples} found; "
+            f"expected at least one for each of the {classes} classes."
+        )
     if q.neighbours.share and not (q.neighbours.candidates >= classes and q.neighbours.nearest >= 1):
         raise PlanError("questions.neighbours needs candidates (at least one per class) and nearest ≥ 1.")
     if q.labels.share and not (q.labels.candidates >= 1 and q.labels.teachers >= 1):
         raise PlanError("questions.labels needs candidates ≥ 1 and teachers ≥ 1.")
+    if q.labels.share and q.labels.candidates != plan.release.samples:
+        raise PlanError(
+            f"questions.labels.candidates = {q.labels.candidates} found; expected release.samples = "
+            f"{plan.release.samples}, for every released sample gets its label. Make them equal."
+        )
+    if q.neighbours.share and q.neighbours.times > plan.evolution.generations:
+        raise PlanError(
+            f"questions.neighbours.times = {q.neighbours.times} with {plan.evolution.generations} generations found; "
+            f"expected at most one question in a generation. Lower it, or the budget of the others is wasted."
+        )
     if plan.release.labels == "pate" and not q.labels.share:
         raise PlanError("release.labels = 'pate' without a share for questions.labels; give it one.")
     if q.score.share and not plan.data.hold_out:
