@@ -93,9 +93,10 @@ def decode_answer(data: bytes) -> Answer:
     types = {"question": str, "site": str, "std": float, "full": bool, "head": str}
     if set(packet.fields) != set(types) or not all(type(packet.fields[k]) is t for k, t in types.items()):
         raise MessageError(f"an answer with the fields {sorted(packet.fields)} found; expected {sorted(types)}.")
-    if set(packet.arrays) != {"values"} or packet.arrays["values"].dtype != np.dtype("<i8"):
-        raise MessageError("an answer without one int64 array of values found; it was not written by patevolve.")
-    return Answer(values=packet.arrays["values"].reshape(-1), **packet.fields)
+    values = packet.arrays.get("values")
+    if set(packet.arrays) != {"values"} or values is None or values.dtype != np.dtype("<i8") or values.ndim != 1:
+        raise MessageError("an answer without one int64 vector of values found; it was not written by patevolve.")
+    return Answer(values=values, **packet.fields)
 
 
 def digest(data: bytes) -> str:

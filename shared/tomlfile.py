@@ -54,7 +54,7 @@ def parse(text: str, cls: type[T], where: str, error: type[InputError]) -> T:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as reason:
+    except (ValueError, RecursionError) as reason:  # also numbers of thousands of digits and endless nesting
         raise error(f"{where} is not valid TOML: {reason}. Correct that line.") from reason
     return decode(data, cls, where, error)
 
@@ -122,6 +122,8 @@ def _scalar(value: Any, hint: type, where: str, error: type[InputError]) -> Any:
     # bool is a subclass of int in Python; in a plan `true` is never a number.
     fits = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > 2**53:  # no double holds every larger whole number
+            raise error(f"{where} = a whole number of {value.bit_length()} bits found; expected a number up to 2^53.")
         return float(value)
     if not fits:
         raise error(f"{where} = {value!r} found ({type(value).__name__}); expected {_spell(hint)}.")

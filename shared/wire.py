@@ -41,11 +41,11 @@ def canonical_json(value: object) -> bytes:
     """Return the one JSON encoding of ``value``: sorted keys, no white space, no NaN. Raises MessageError."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as reason:
+        return text.encode()  # refuses lone surrogates
+    except (TypeError, ValueError, RecursionError) as reason:
         raise MessageError(
             f"a value without canonical JSON form was found ({reason}); expected finite JSON."
         ) from reason
-    return text.encode()
 
 
 def encode(packet: Packet) -> bytes:

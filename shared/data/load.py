@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +90,14 @@ def _units(cells: list[str] | None, count: int) -> NDArray[np.str_]:
 def _by_site(records: Records, sites: NDArray[np.str_] | None) -> dict[str, Records]:
     if sites is None:
         return {"": records}
-    return {str(site): records.pick(sites == site) for site in sorted(set(sites.tolist()))}
+    names = np.char.strip(sites)
+    if not np.all(names != ""):
+        raise DataError("a record without a site's name found; expected one for every record. Fill in the column.")
+    return {str(site): records.pick(names == site) for site in sorted(set(names.tolist()))}
+
+
+# What zipfile, zlib and numpy raise on damaged, truncated, encrypted or hostile archives.
+_UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 def load_images(path: Path, shape: tuple[int, int], layout: Layout) -> dict[str, Records]:
@@ -98,9 +106,9 @@ def load_images(path: Path, shape: tuple[int, int], layout: Layout) -> dict[str,
     Raises DataError for a file that is not NPZ, holds objects, lacks an array or has other shapes.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as reason:
+    except _UNREADABLE as reason:
         raise DataError(f"{path.name} cannot be read as NPZ without objects: {reason}. Save plain arrays.") from reason
     wanted = ["images", layout.label, *(name for name in (layout.unit, layout.site) if name)]
     absent = [name for name in wanted if name not in arrays]
