@@ -259,34 +259,49 @@ def _check_questions(plan: Plan) -> None:
     shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
     if not math.fsum(shares) <= 1.0 + 1e-9:
         raise PlanError(f"the shares of [questions] add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
-    once = {"counts": q.counts, "prototypes": q.prototypes, "labels": q.labels, "score": q.score}
-    for kind, part in once.items():
-        if part.times != 1:
-            raise PlanError(f"questions.{kind}.times = {part.times} found; it is asked once. Remove the key.")
-    classes = len(plan.data.classes)
-    if not (plan.evolution.population >= classes and plan.release.samples >= classes):
-        raise PlanError(
-            f"evolution.population = {plan.evolution.population} and release.samples = {plan.release.samples} found; "
-            f"expected at least one for each of the {classes} classes."
-        )
-    if q.neighbours.share and not (q.neighbours.candidates >= classes and q.neighbours.nearest >= 1):
-        raise PlanError("questions.neighbours needs candidates (at least one per class) and nearest ≥ 1.")
-    if q.labels.share and not (q.labels.candidates >= 1 and q.labels.teachers >= 1):
-        raise PlanError("questions.labels needs candidates ≥ 1 and teachers ≥ 1.")
-    if q.labels.share and q.labels.candidates != plan.release.samples:
-        raise PlanError(
-            f"questions.labels.candidates = {q.labels.candidates} found; expected release.samples = "
-            f"{plan.release.samples}, for every released sample gets its label. Make them equal."
-        )
-    if q.neighbours.share and q.neighbours.times > plan.evolution.generations:
-        raise PlanError(
-            f"questions.neighbours.times = {q.neighbours.times} with {plan.evolution.generations} generations found; "
-            f"expected at most one question in a generation. Lower it, or the budget of the others is wasted."
-        )
-    if plan.release.labels == "pate" and not q.labels.share:
+    for kind in ("counts", "prototypes", "labels", "score"):
+        if getattr(q, kind).times != 1:
+            raise PlanError(f"questions.{kind}.times = {getattr(q, kind).times} found; it is asked once. Remove it.")
+    _check_population(plan)
+    if q.neighbours.share:
+        _check_neighbours(plan)
+    if q.labels.share:
+        _check_labels(plan)
+    elif plan.release.labels == "pate":
         raise PlanError("release.labels = 'pate' without a share for questions.labels; give it one.")
     if q.score.share and not plan.data.hold_out:
         raise PlanError("questions.score needs data.hold_out > 0: it is asked of held-out units alone.")
+
+
+def _check_population(plan: Plan) -> None:
+    classes, kept, samples = len(plan.data.classes), plan.evolution.population, plan.release.samples
+    if not (kept >= classes and samples >= classes):
+        raise PlanError(
+            f"evolution.population = {kept} and release.samples = {samples} found; expected at least one for each of "
+            f"the {classes} classes."
+        )
+
+
+def _check_neighbours(plan: Plan) -> None:
+    asking, generations = plan.questions.neighbours, plan.evolution.generations
+    if not (asking.candidates >= len(plan.data.classes) and asking.nearest >= 1):
+        raise PlanError("questions.neighbours needs candidates (at least one per class) and nearest ≥ 1.")
+    if asking.times > generations:
+        raise PlanError(
+            f"questions.neighbours.times = {asking.times} with {generations} generations found; expected at most one "
+            f"question in a generation. Lower it, or the budget of the others is wasted."
+        )
+
+
+def _check_labels(plan: Plan) -> None:
+    asking, samples = plan.questions.labels, plan.release.samples
+    if not (asking.candidates >= 1 and asking.teachers >= 1):
+        raise PlanError("questions.labels needs candidates ≥ 1 and teachers ≥ 1.")
+    if asking.candidates != samples:
+        raise PlanError(
+            f"questions.labels.candidates = {asking.candidates} found; expected release.samples = {samples}, for every "
+            f"released sample gets its label. Make them equal."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
