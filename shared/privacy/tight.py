@@ -106,7 +106,9 @@ def figure(events: Sequence[Event], delta: float) -> Figure:
     if not reason:
         tight = _pld_epsilon(events, target, _interval(events, fallback))
         if tight <= fallback:
-            return Figure(epsilon=tight, accountant="pld", version=_pld_version())
+            continuous = any(isinstance(event, DiscreteGaussian) for event in events)
+            note = _CONTINUOUS if continuous else ""
+            return Figure(epsilon=tight, accountant="pld", version=_pld_version(), reason=note)
         reason = "the privacy loss distribution's grid gave no smaller figure"
     return Figure(epsilon=fallback, accountant="rdp", version=accountant.CONVERSION, reason=reason)
 
