@@ -38,6 +38,7 @@ class Context:
     reproduce: Sequence[str]
     wall_seconds: float
     unsafe: Sequence[str] = ()
+    noun: str = "institution"
 
 
 def site_summary(site: Site, finished: Finished) -> SiteSummary:
@@ -67,6 +68,7 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
     plan, outcome, released = agreed.plan, finished.outcome, finished.released
     counts = {name: int(np.sum(released.samples.classes == i)) for i, name in enumerate(plan.data.classes)}
     parts = {
+        "site_noun": context.noun,
         "labels": {"method": outcome.labelling.method, "reason": outcome.labelling.reason},
         "generations": list(context.generations),
         "gate": [

@@ -163,6 +163,7 @@ class Evolution:
     offspring:    children per member of the population in each generation
     bandwidth:    width, in feature distance, over which "soft" votes are averaged over neighbouring candidates
     diversity:    λ of score = confidence + λ·(1 − max similarity)
+    jitter:       strength of a last mutation, so that candidates chosen twice differ; 0 = none
     threshold:    "histogram" only: votes lose this many standard deviations of their noise, and stop at 0
     """
 
@@ -175,6 +176,7 @@ class Evolution:
     bandwidth: float = 0.25
     diversity: float = 0.3
     threshold: float = 0.0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
@@ -184,6 +186,7 @@ class Evolution:
         checks.positive(bandwidth=self.bandwidth)
         checks.non_negative(diversity=self.diversity)
         checks.non_negative(threshold=self.threshold)
+        checks.non_negative(jitter=self.jitter)
         if not 0.0 <= checks.finite(crossover=self.crossover) <= 1.0:
             raise PlanError(f"evolution.crossover = {self.crossover} found; expected a fraction from 0 to 1.")
         if not self.mutation or not all(0.05 <= checks.finite(mutation=m) <= 1.0 for m in self.mutation):

@@ -60,7 +60,7 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
         else:
             population, asked = kept
         watch(_seen(number, asked, population, tools, learnt))
-    chosen = steps.final(plan, learnt, population)
+    chosen = steps.final(plan, tools, learnt, population)
     labelling = labels.decide(inquiry, chosen)
     return Outcome(learnt=learnt, population=chosen, labelling=labelling)
 

@@ -19,6 +19,7 @@ from patevolve.shared.tools import Tools
 from patevolve.shared.votes.ballots import class_code
 
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
+FRESH = 3  # the first generation draws this many times more candidates than later ones breed
 RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
 
 
@@ -72,23 +73,27 @@ def first(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
 def generation(
     inquiry: Inquiry, tools: Tools, learnt: Learnt, population: Population, number: int
 ) -> tuple[Population, tuple[str, ...]]:
-    """Return the next generation and the questions asked for it."""
+    """Return the next generation and the questions asked for it: the last ones of a run are voted on."""
     plan = inquiry.agreed.plan
-    if plan.evolution.selection == "soft" and learnt.model is not None:
-        population = _steered(plan, tools, learnt.model, population, number)
     name = f"neighbours/{number - (plan.evolution.generations - plan.questions.neighbours.times)}"
-    if not inquiry.asked(name):
-        return population, ()
-    return _voted(inquiry, tools, population, number, name), (name,)
+    if inquiry.asked(name):
+        return _voted(inquiry, tools, learnt, population, Vote(number=number, name=name)), (name,)
+    if plan.evolution.selection == "soft" and learnt.model is not None:
+        return _steered(plan, tools, learnt.model, population, number), ()
+    return population, ()
 
 
-def final(plan: Plan, learnt: Learnt, population: Population) -> Population:
+def final(plan: Plan, tools: Tools, learnt: Learnt, population: Population) -> Population:
     """Return ``release.samples`` candidates in the learnt class shares."""
     parts = []
     for cls, count in enumerate(apportion(learnt.proportions, plan.release.samples)):
         own = population.of_class(cls)
         rng = stream(plan.seed, "final", cls)
-        parts.append(own.pick(rng.permutation(resample(rng, np.ones(len(own)), count))))
+        chosen = own.pick(rng.permutation(resample(rng, np.ones(len(own)), count)))
+        if plan.evolution.jitter:
+            moved = tools.generator.mutate(rng, chosen.genomes, cls, plan.evolution.jitter)
+            chosen = Population(genomes=moved, classes=chosen.classes)
+        parts.append(chosen)
     return join(parts)
 
 
@@ -138,22 +143,34 @@ def _tempered(plan: Plan, tools: Tools, niche: Niche, likely: NDArray[np.float64
 
 
 def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:
-    """Return those of parents and offspring whose mean statistic comes closest to the model."""
+    """Return those of parents and offspring (at first: fresh draws) whose mean statistic comes closest to the model."""
     rng = stream(plan.seed, "generation", niche.number, niche.cls)
     settings, strength = plan.evolution, strength_at(plan.evolution, niche.number)
     count = settings.offspring * len(niche.parents)
-    children = breed(rng, tools.generator, niche.parents, niche.cls, count, settings=settings, strength=strength)
-    candidates = np.concatenate([niche.parents, children])
+    if niche.number == 1:
+        more = tools.generator.draw(rng, niche.cls, FRESH * count)
+    else:
+        more = breed(rng, tools.generator, niche.parents, niche.cls, count, settings=settings, strength=strength)
+    candidates = np.concatenate([niche.parents, more])
     weights = match_mean(tools.encoder.statistic(_features(tools, candidates, niche.cls)), niche.model)
     chosen: Genomes = candidates[resample(rng, weights, len(niche.parents))]
     return chosen
 
 
-def _voted(inquiry: Inquiry, tools: Tools, population: Population, number: int, name: str) -> Population:
-    """Return the population after the sites voted on a pool bred from it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """The generation that the sites vote on, and the question's name."""
+
+    number: int
+    name: str
+
+
+def _voted(inquiry: Inquiry, tools: Tools, learnt: Learnt, population: Population, vote: Vote) -> Population:
+    """Return what the sites' votes keep of a pool bred from the population; at least as many as will be released."""
     plan = inquiry.agreed.plan
-    pool = _pool(plan, tools, population, number)
-    tally = inquiry.ask(name, {"genomes": pool.genomes, "classes": pool.classes})
+    pool = _pool(plan, tools, population, vote.number)
+    tally = inquiry.ask(vote.name, {"genomes": pool.genomes, "classes": pool.classes})
+    released = apportion(learnt.proportions, plan.release.samples)
     parts = []
     for cls in range(len(plan.data.classes)):
         own, votes = pool.of_class(cls), tally.values[pool.classes == cls]
@@ -161,15 +178,16 @@ def _voted(inquiry: Inquiry, tools: Tools, population: Population, number: int, 
             weights = histogram(votes, plan.evolution.threshold * tally.std)
         else:
             weights = smooth(_features(tools, own.genomes, cls), votes, plan.evolution.bandwidth)
-        rng = stream(plan.seed, "chosen", number, cls)
-        parts.append(own.pick(resample(rng, weights, int(np.sum(population.classes == cls)))))
+        rng = stream(plan.seed, "chosen", vote.number, cls)
+        kept = max(int(np.sum(population.classes == cls)), released[cls] if plan.evolution.selection == "soft" else 0)
+        parts.append(own.pick(resample(rng, weights, kept)))
     return join(parts)
 
 
 def _pool(plan: Plan, tools: Tools, population: Population, number: int) -> Population:
     """Return as many candidates as a question carries.
 
-    "soft" asks about the population and as many offspring as fit; Private Evolution asks about mutants of what it last
+    "soft" asks about the population and as many mutants as fit; Private Evolution asks about mutants of what it last
     selected, and first about the first draw itself.
     """
     parts, settings = [], plan.evolution
@@ -178,9 +196,9 @@ def _pool(plan: Plan, tools: Tools, population: Population, number: int) -> Popu
         parents = population.of_class(cls).genomes[:count]
         if settings.selection == "histogram" and number > 1:
             parents = tools.generator.mutate(rng, parents, cls, strength)
-        more = count - len(parents)
-        children = breed(rng, tools.generator, parents, cls, more, settings=settings, strength=strength)
-        parts.append(Population(genomes=np.concatenate([parents, children]), classes=np.full(count, cls)))
+        more = parents[np.arange(count - len(parents)) % len(parents)]
+        mutants = tools.generator.mutate(rng, more, cls, strength)
+        parts.append(Population(genomes=np.concatenate([parents, mutants]), classes=np.full(count, cls)))
     return join(parts)
 
 

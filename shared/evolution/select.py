@@ -20,7 +20,7 @@ def match_mean(features: NDArray[np.float64], target: NDArray[np.float64], *, st
     for _ in range(steps):
         gradient = 2.0 * (gram @ weights - pull)
         gradient -= gradient @ weights
-        weights *= np.exp(np.clip(-rate * gradient, -1.0, 1.0))
+        weights = np.maximum(weights * np.exp(np.clip(-rate * gradient, -1.0, 1.0)), 1e-12)  # denormals are slow
         weights /= weights.sum()
         rate = min(rate * 1.05, 200.0)
     return weights

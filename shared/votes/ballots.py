@@ -104,8 +104,8 @@ def neighbours(
 
     features:    (n, d) of the site's records; classes (n,)
     candidates:  ((P, d) features, (P,) classes)
-    Ballot: weight 1/√k on each of the k nearest candidates of the record's class (fewer if the class has fewer),
-    so its L2 norm is 1; k = 1 is Private Evolution's histogram (Lin et al. 2024).
+    Ballot: ``rank_weights`` on the k nearest candidates of its class (fewer if the class has fewer), L2 norm 1;
+    k = 1 is Private Evolution's histogram (Lin et al. 2024).
     """
     candidate_features, candidate_classes = candidates
     units, places, values = [], [], []
@@ -115,10 +115,9 @@ def neighbours(
             continue
         k = min(nearest, len(own))
         for rows in _blocks(np.flatnonzero(classes == cls)):
-            found = own[_nearest(features[rows], candidate_features[own], k)]
             units.append(np.repeat(voters.unit[rows], k))
-            places.append(found.ravel())
-            values.append(np.repeat(voters.weight[rows] / math.sqrt(k), k))  # label: soft-vote
+            places.append(own[_nearest(features[rows], candidate_features[own], k)].ravel())
+            values.append((voters.weight[rows, None] * rank_weights(k)).ravel())
     if not units:
         return sum_ballots(Entries(units=np.zeros(0, int), coordinates=np.zeros(0, int), values=np.zeros(0)), bounds)
     entries = Entries(units=np.concatenate(units), coordinates=np.concatenate(places), values=np.concatenate(values))
@@ -130,13 +129,26 @@ def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def _nearest(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Return the positions of each row's k nearest pool members, ascending; ties go to the earlier member."""
+    """Return the positions of each row's k nearest pool members, nearest first; ties go to the earlier member."""
     # ½‖x − c‖² up to a constant of the row
     distance = 0.5 * np.einsum("pd,pd->p", pool, pool) - products(rows, pool)  # label: own-distances
     furthest = np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
     nearer, level = distance < furthest, distance == furthest
     chosen = nearer | (level & (np.cumsum(level, axis=1) <= k - nearer.sum(axis=1, keepdims=True)))
-    return np.nonzero(chosen)[1].reshape(len(rows), k)
+    found = np.nonzero(chosen)[1].reshape(len(rows), k)
+    order = np.argsort(np.take_along_axis(distance, found, axis=1), axis=1, kind="stable")
+    nearest: NDArray[np.int64] = np.take_along_axis(found, order, axis=1)
+    return nearest
+
+
+def rank_weights(k: int) -> NDArray[np.float64]:
+    """Return (k,) weights of the nearest, second nearest, ...: falling to e⁻² of the first, of L2 norm 1.
+
+    Ranks, not distances: the weights are public constants, so a unit decides only which candidates get them.
+    """
+    weights = np.exp(-2.0 * np.arange(k) / max(k - 1, 1))
+    unit: NDArray[np.float64] = weights / np.linalg.norm(weights)  # label: soft-vote
+    return unit
 
 
 def labels_bounds(candidates: int, classes: int) -> Bounds:

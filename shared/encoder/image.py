@@ -1,0 +1,143 @@
+"""A public encoder of small grey images, numpy alone: orientation histograms, principal components, Fourier features.
+
+Its statistics come from public (simulated) images, never from private ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.protocols import Sums
+
+ORIENTATIONS, CELLS = 8, 6
+THUMBNAIL = 0.15  # weight of a blurred, halved image beside the histograms of norm 1
+BATCH = 500
+
+Floats = NDArray[np.float64]
+
+
+def hog(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Return (n, 288) histograms of oriented gradients, each of norm 1 (Dalal and Triggs 2005, Hellinger-normalised).
+
+    images: (n, height, width) in [0, 1]; 6 × 6 overlapping cells of 8 signed orientations.
+    """
+    rows, columns = (_cells(size) for size in images.shape[1:])
+    parts = []
+    for start in range(0, len(images), BATCH):
+        smooth = _blur(images[start : start + BATCH], 0.7)
+        down, right = np.gradient(smooth, axis=(1, 2))
+        strength, angle = np.hypot(down, right), np.arctan2(down, right) * ORIENTATIONS / (2 * np.pi)
+        turned = [(angle - b + ORIENTATIONS / 2) % ORIENTATIONS - ORIENTATIONS / 2 for b in range(ORIENTATIONS)]
+        channels = np.stack([strength * np.clip(1 - np.abs(t), 0, None) for t in turned], axis=1)
+        pooled = (rows @ channels @ columns.T).reshape(len(smooth), -1)
+        parts.append(np.sqrt(pooled / (pooled.sum(axis=1, keepdims=True) + 1e-6)).astype(np.float32))
+    return np.concatenate(parts) if parts else np.zeros((0, ORIENTATIONS * CELLS * CELLS), np.float32)
+
+
+def _cells(size: int) -> NDArray[np.float32]:
+    """Return (CELLS, size) triangular windows that cover an axis."""
+    centres = np.linspace(4.5, 22.5, CELLS) * size / 28
+    reach = centres[1] - centres[0]
+    windows: NDArray[np.float32] = np.clip(1 - np.abs(np.arange(size) - centres[:, None]) / reach, 0, None).astype(
+        np.float32
+    )
+    return windows
+
+
+def _blur(images: NDArray[Any], sigma: float) -> NDArray[np.float32]:
+    """Return images blurred by a Gaussian of ``sigma`` pixels, mirrored at the border."""
+    blurred: NDArray[np.float32] = _kernel(images.shape[1], sigma) @ images @ _kernel(images.shape[2], sigma).T
+    return blurred
+
+
+def _kernel(size: int, sigma: float) -> NDArray[np.float32]:
+    reach = int(4 * sigma + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    matrix = np.zeros((size, size))
+    for offset, weight in zip(range(-reach, reach + 1), weights / weights.sum(), strict=True):
+        mirrored = np.arange(size) + offset
+        mirrored = np.where(mirrored < 0, -mirrored - 1, mirrored)
+        mirrored = np.where(mirrored >= size, 2 * size - 1 - mirrored, mirrored)
+        np.add.at(matrix, (np.arange(size), mirrored), weight)
+    return matrix.astype(np.float32)
+
+
+def _described(values: NDArray[Any]) -> NDArray[np.float32]:
+    images = values.astype(np.float32) / np.float32(255)
+    thumbnails = _blur(images, 1.0)[:, 1::2, 1::2].reshape(len(images), -1)
+    return np.hstack([hog(images), np.float32(THUMBNAIL) * thumbnails])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageEncoder:
+    """Principal components of public images, half whitened, root mean square norm 1; embedded by Fourier features.
+
+    A class mean of Fourier features is the class's kernel mean embedding (Rahimi and Recht 2007; Muandet 2017): as
+    much of the whole distribution as their number holds, at the cost of one bounded vector per unit.
+
+    mean, axes:   (r,) and (r, d) from public images
+    frequencies:  (d, e/2) from the plan's public stream
+    """
+
+    mean: Floats
+    axes: Floats
+    frequencies: Floats
+
+    @property
+    def dimension(self) -> int:
+        """Number of components."""
+        return int(self.axes.shape[1])
+
+    @property
+    def embedding_size(self) -> int:
+        """Two Fourier features per frequency."""
+        return 2 * int(self.frequencies.shape[1])
+
+    def encode(self, values: NDArray[Any]) -> Floats:
+        """Return (n, d) components of (n, height, width) uint8 images."""
+        if len(values) == 0:
+            return np.zeros((0, self.dimension))
+        components: Floats = (_described(values) - self.mean) @ self.axes
+        return components
+
+    def embed(self, features: Floats) -> Floats:
+        """Return Fourier features, each row of norm exactly 1."""
+        phase = features @ self.frequencies
+        rows: Floats = np.hstack([np.cos(phase), np.sin(phase)]) / math.sqrt(self.frequencies.shape[1])
+        return rows
+
+    def statistic(self, features: Floats) -> Floats:
+        """Return the embedding: a class mean of it is what ``model`` estimates."""
+        return self.embed(features)
+
+    def model(self, sums: Sums) -> Floats:
+        """Return the class means of the embedding."""
+        return sums.values / sums.counts[:, None]
+
+    def log_likelihood(self, features: Floats, model: Floats) -> None:
+        """Return None: a mean embedding is no distribution over images."""
+        del features, model
+
+
+def fit(
+    public: NDArray[np.uint8],
+    rng: np.random.Generator,
+    *,
+    dimension: int = 64,
+    embedding: int = 1000,
+    widths: tuple[float, ...] = (0.25, 0.5),
+) -> ImageEncoder:
+    """Return the encoder fitted to public images (n, height, width) uint8, with kernels of these widths."""
+    described = _described(public).astype(np.float64)
+    mean = described.mean(axis=0)
+    _, scales, axes = np.linalg.svd(described - mean, full_matrices=False)
+    whitened = axes[:dimension].T / np.sqrt(scales[:dimension] / scales[0])
+    size = np.sqrt(np.mean(np.sum(((described - mean) @ whitened) ** 2, axis=1)))
+    each = embedding // 2 // len(widths)
+    frequencies = np.hstack([rng.normal(size=(whitened.shape[1], each)) / width for width in widths])
+    return ImageEncoder(mean=mean, axes=whitened / size, frequencies=frequencies)
