@@ -17,7 +17,7 @@ from patevolve.client.teachers import check_shards, teach
 from patevolve.shared import rounds, wire
 from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.records import Records
-from patevolve.shared.errors import DataError, PolicyError
+from patevolve.shared.errors import BudgetError, DataError, PolicyError
 from patevolve.shared.files import write_new
 from patevolve.shared.finish import Released, Score, ask_score, release
 from patevolve.shared.inquiry import Inquiry
@@ -105,8 +105,6 @@ def simulate(
     tools = tools_of(agreed.plan)
     asks = schedule(agreed.plan, tools.encoder.embedding_size)
     indexes = {name: _index(site, agreed.plan, tools) for name, site in sites.items()}
-    folder = open_run(path, agreed)
-    identity = _run_id(folder, run)
     cohort = digest(wire.canonical_json([agreed.sha256, sorted(sites)]))
 
     def join(site: Site, ledger: Ledger) -> Institution:
@@ -122,13 +120,23 @@ def simulate(
             teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
         )
 
-    with folder.open_ledger() as ledger, _institutions(agreed, sites, join) as institutions:
-        inquiry = Inquiry(
-            agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
+    with _ledgers(sites) as ledgers:
+        _check_budgets(agreed, asks, sites, ledgers, run=_known_run(path))
+        institutions = InProcess(
+            handlers={name: join(site, ledgers[name]).handle for name, site in sites.items()},
+            public_keys={name: site.home.identity.public_key for name, site in sites.items()},
+            minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts,
         )
-        outcome = rounds.run(inquiry, tools, watch)
-        released = release(agreed, outcome, tools, asks, folder, mode=mode)
-        score = ask_score(inquiry, released)
+        folder = open_run(path, agreed)
+        folder.sweep()
+        identity = _run_id(path, run)
+        with folder.open_ledger() as ledger:
+            inquiry = Inquiry(
+                agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
+            )
+            outcome = rounds.run(inquiry, tools, watch)
+            released = release(agreed, outcome, tools, asks, folder, mode=mode)
+            score = ask_score(inquiry, released)
     units = {name: index.units for name, index in indexes.items()}
     return Finished(
         outcome=outcome,
@@ -152,24 +160,47 @@ def _index(site: Site, plan: Plan, tools: Tools) -> PrivateIndex:
     return index
 
 
-def _run_id(folder: RunFolder, run: str | None) -> str:
-    path = folder.path / RUN_ID
-    if not path.exists():
-        write_new(path, (run or secrets.token_hex(8)).encode())
-    return path.read_text()
+def _known_run(path: Path) -> str:
+    return (path / RUN_ID).read_text() if (path / RUN_ID).exists() else ""
+
+
+def _run_id(path: Path, run: str | None) -> str:
+    if not (path / RUN_ID).exists():
+        write_new(path / RUN_ID, (run or secrets.token_hex(8)).encode())
+    return _known_run(path)
 
 
 @contextlib.contextmanager
-def _institutions(
-    agreed: Agreed, sites: Mapping[str, Site], join: Callable[[Site, Ledger], Institution]
-) -> Iterator[InProcess]:
-    """Open every site's ledger for the length of the run and yield the sites as functions over bytes."""
+def _ledgers(sites: Mapping[str, Site]) -> Iterator[dict[str, Ledger]]:
+    """Open every site's ledger for the length of the run; a second process that wants one is refused."""
     with contextlib.ExitStack() as stack:
-        handlers = {}
-        for name, site in sites.items():
-            ledger = stack.enter_context(site.home.open_ledger())
-            handlers[name] = join(site, ledger).handle
-        keys = {name: site.home.identity.public_key for name, site in sites.items()}
-        yield InProcess(
-            handlers=handlers, public_keys=keys, minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts
+        yield {name: stack.enter_context(site.home.open_ledger()) for name, site in sites.items()}
+
+
+def _check_budgets(
+    agreed: Agreed, asks: tuple[Ask, ...], sites: Mapping[str, Site], ledgers: Mapping[str, Ledger], *, run: str
+) -> None:
+    """Raise BudgetError, before anything is charged, unless enough sites can pay for all that is still to be asked."""
+    labels = choose_labels(agreed.plan).method == "pate"
+    short = []
+    for name, ledger in ledgers.items():
+        answered = _answered(ledger, agreed, run)
+        open_asks = [ask for ask in asks if ask.name not in answered and (labels or ask.kind != "labels")]
+        if not ledger.affords([ask.event for ask in open_asks], sites[name].home.policy.budget):
+            short.append(f"{name} (cap ε = {sites[name].home.policy.budget.epsilon:g} for its ledger's life)")
+    if len(short) > agreed.plan.privacy.dropouts:
+        raise BudgetError(
+            f"the budget of {', '.join(short)} does not cover what the plan still asks (ε = "
+            f"{agreed.plan.privacy.epsilon:g} in all); nothing was asked. Raise the cap in the site's policy, or agree "
+            f"on a plan that asks less."
         )
+
+
+def _answered(ledger: Ledger, agreed: Agreed, run: str) -> set[str]:
+    """Return the questions of this run whose answer is stored: asked again, they cost nothing."""
+    without = {charge.seq for charge in ledger.unanswered()}
+    return {
+        charge.question
+        for charge in ledger.charges()
+        if (charge.key.plan_sha256, charge.key.run) == (agreed.sha256, run) and charge.seq not in without
+    }

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from patevolve.shared import wire
 from patevolve.shared.errors import InputError, MessageError, PlanError
 from patevolve.shared.evolution.population import Population
-from patevolve.shared.files import write_atomic
+from patevolve.shared.files import drafts, write_atomic
 from patevolve.shared.institutions import Reply
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.global_ledger import GlobalLedger
@@ -41,6 +41,13 @@ class RunFolder:
         if not path.exists():
             GlobalLedger.create(path, coordinator="coordinator").close()
         return GlobalLedger.open(path)
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written. Call it only while holding the sites' ledgers."""
+        # Not below: a demonstration's repeats lie in this folder too, and may be written at this moment.
+        for folder in (self.path, self.path / "tallies", self.path / "generations", self.path / "student"):
+            for draft in drafts(folder):
+                draft.unlink(missing_ok=True)
 
     def save_reply(self, name: str, question_sha256: str, reply: Reply) -> None:
         """Keep the noisy sum of one question."""
@@ -106,7 +113,7 @@ def open_run(path: Path, agreed: Agreed) -> RunFolder:
             raise PlanError(
                 f"{path} holds a run of plan {found.sha256[:12]}…; this is {agreed.sha256[:12]}…. Choose another."
             )
-    elif path.exists() and any(path.iterdir()):
+    elif path.exists() and set(path.iterdir()) - set(drafts(path)):  # a run killed in its first file has a draft only
         raise InputError(
             f"{path} is not empty and holds no run; expected a new folder or one to resume. Choose another."
         )
