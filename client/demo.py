@@ -20,8 +20,8 @@ from patevolve.client.digits import load_digits
 from patevolve.client.reporting import Context, seen, write_report
 from patevolve.client.simulate import load_records
 from patevolve.client.study import HISTOGRAM, ONE, OURS, PUBLIC, REAL, Judges, Made, Scores, Split
-from patevolve.client.variants import vary
 from patevolve.shared.plan import Agreed, Plan, agree
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.report.summary import Utility
 from patevolve.shared.rounds import Generation
 from patevolve.shared.runfolder import open_run

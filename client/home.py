@@ -6,19 +6,21 @@ The folder lives as long as the site; its ledger spans plans and runs. Nothing i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from patevolve.client import policy as policies
 from patevolve.client.policy import SitePolicy
-from patevolve.shared.errors import PolicyError
+from patevolve.shared.errors import LedgerError, PolicyError
 from patevolve.shared.files import write_new
-from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.ledger import Head, Ledger
 from patevolve.shared.privacy.signing import Identity, create_identity, load_identity
 
 LEDGER = "ledger.sqlite"
 SECRET = "secret.key"  # noqa: S105 - a file name
 IDENTITY = "identity.key"
+SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,34 +32,38 @@ class SiteHome:
     secret: bytes
     identity: Identity
 
-    def open_ledger(self) -> Ledger:
-        """Return the site's ledger, made on first use; held exclusively until closed. Raises LedgerError."""
-        path = self.path / LEDGER
-        if not path.exists():
-            Ledger.create(path, site=self.policy.site).close()
-        return Ledger.open(path, exclusive=True)
+    def open_ledger(self, trusted_heads: Iterable[Head] = ()) -> Ledger:
+        """Return the site's ledger, held until closed. Raises LedgerError if it is lost, behind or in use."""
+        return Ledger.open(self.path / LEDGER, exclusive=True, trusted_heads=trusted_heads)
 
 
 def open_home(path: Path, *, site: str = "") -> SiteHome:
-    """Return the site's folder. Raises PolicyError if it has no readable policy, or one of another site."""
+    """Return the site's folder; the first time, its secret, identity and ledger are made.
+
+    The secret is made last: once it exists, a missing ledger or identity is a loss and not a beginning, since a new
+    ledger would forget what was spent. Raises PolicyError without a policy of this site, LedgerError for a loss.
+    """
     policy = policies.read_policy(path / policies.FILE)
     if site and policy.site != site:
         raise PolicyError(
             f"{path} holds the policy of site {policy.site!r}; the data is of {site!r}. Name the right folder."
         )
-    return SiteHome(path=path, policy=policy, secret=_secret(path / SECRET), identity=_identity(path / IDENTITY))
-
-
-def _identity(path: Path) -> Identity:
-    return load_identity(path) if path.exists() else create_identity(path)
-
-
-def _secret(path: Path) -> bytes:
-    if not path.exists():
-        write_new(path, os.urandom(32), mode=0o600)
-    secret = path.read_bytes()
-    if len(secret) != 32:
+    if not (path / SECRET).exists():
+        _found(path, policy)
+    for name in (LEDGER, IDENTITY):
+        if not (path / name).exists():
+            raise LedgerError(f"{path / name} is missing; a new one would forget the past. Restore it from a backup.")
+    secret = (path / SECRET).read_bytes()
+    if len(secret) != SECRET_BYTES:
         raise PolicyError(
-            f"{path} has {len(secret)} bytes; expected the 32 that patevolve wrote. Restore it from a backup."
+            f"{path / SECRET} has {len(secret)} bytes; expected {SECRET_BYTES}. Restore it from a backup."
         )
-    return secret
+    return SiteHome(path=path, policy=policy, secret=secret, identity=load_identity(path / IDENTITY))
+
+
+def _found(path: Path, policy: SitePolicy) -> None:
+    if not (path / LEDGER).exists():
+        Ledger.create(path / LEDGER, site=policy.site).close()
+    if not (path / IDENTITY).exists():
+        create_identity(path / IDENTITY)
+    write_new(path / SECRET, os.urandom(SECRET_BYTES), mode=0o600)

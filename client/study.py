@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from patevolve.client.policy import FILE, draft
 from patevolve.client.simulate import Finished, Site, open_sites, simulate
-from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY, vary
+from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY
 from patevolve.shared.data.records import Records
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.protocols import Encoder
 from patevolve.shared.randomness import stream
 from patevolve.shared.runfolder import open_run
@@ -91,8 +92,7 @@ def make(agreed: Agreed, train: Mapping[str, Records], folder: Path, watch: Any 
     """Run a plan over these sites into a folder, up to its release."""
     open_run(folder, agreed)
     sites = found_sites(folder / "sites", train, agreed)
-    mode = "local" if len(train) == 1 else "simulated"
-    finished = simulate(agreed, sites, folder, mode=mode, watch=watch)
+    finished = simulate(agreed, sites, folder, watch=watch)
     return Made(agreed=agreed, finished=finished, sites=sites)
 
 

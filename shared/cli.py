@@ -20,8 +20,10 @@ from patevolve.shared import tomlfile
 from patevolve.shared.errors import InputError, PatevolveError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import RELEASE
+from patevolve.shared.pate_curve import accuracy_curve
 from patevolve.shared.plan import read_plan
-from patevolve.shared.privacy import ledger_view, planner_view
+from patevolve.shared.plan_edit import setting, vary
+from patevolve.shared.privacy import ledger_view, pate_view, planner_view
 from patevolve.shared.privacy.budget import Cap
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Head, Ledger, verify
@@ -72,13 +74,55 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 PATH = click.Path(path_type=Path)
 
 
-@application.command("plan", context_settings=SETTINGS, epilog="Example: patevolve plan plan.toml --format json")
+@application.command(
+    "plan", context_settings=SETTINGS, epilog="Example: patevolve plan plan.toml --set privacy.epsilon=2"
+)
 @click.argument("path", metavar="PLAN", type=PATH)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Re-plan with a key changed (repeatable).")
+@click.option("--save", type=PATH, default=None, help="Write the changed plan here.")
 @FORMAT
-def plan_command(path: Path, form: str) -> None:
+def plan_command(path: Path, changes: tuple[str, ...], save: Path | None, form: str) -> None:
     """Show what a plan asks, the noise of each question, and in words where noise dominates."""
     agreed = read_plan(path)
+    if changes:
+        agreed = vary(agreed, dict(setting(change) for change in changes))
+    if save is not None:
+        write_atomic(save, agreed.text.encode())
     say(form, planner_view.describe(agreed), planner_view.describe_text(agreed))
+
+
+@application.command(
+    context_settings=SETTINGS, epilog="Example: patevolve pate --teachers 250 --sigma 40 --queries 1000"
+)
+@click.option("--teachers", type=int, default=250, show_default=True, help="Teachers K; each gives one vote per query.")
+@click.option("--classes", type=int, default=10, show_default=True, help="Number of classes.")
+@click.option("--sigma", type=float, default=None, help="GNMax noise in votes (40 if no noise is given).")
+@click.option("--gamma", type=float, default=None, help="LNMax noise as Lap(2/γ): a LARGER γ is LESS private.")
+@click.option("--queries", type=int, default=1000, show_default=True, help="Answered queries q.")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of the guarantee.")
+@click.option("--budget", type=float, default=8.0, show_default=True, help="ε for which the largest q is computed.")
+@click.option("--votes", default=None, help="Counts such as 150,60,40: their data-dependent cost; not releasable.")
+@click.option("--curve", type=click.Choice(["digits", "article"]), default=None, help="Measure accuracy against ε too.")
+@FORMAT
+def pate(votes: str | None, curve: str | None, form: str, **numbers: Any) -> None:
+    """Answer on one screen what PATE costs: ε by each analysis, margins, the largest q, accuracy against ε."""
+    if numbers["sigma"] is None and numbers["gamma"] is None:
+        numbers["sigma"] = pate_view.DEFAULT_SIGMA
+    question = pate_view.Question(**numbers)
+    record = pate_view.answer(question)
+    if curve is not None:
+        record["curve"] = accuracy_curve(curve)
+    private = None if votes is None else pate_view.private_part(question, _counts(votes))
+    say(form, record, pate_view.screen(record, private))
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(count) for count in text.split(",")]
+    except ValueError as reason:
+        raise InputError(
+            f"--votes {text!r} found; expected whole numbers with commas between, as 150,60,40."
+        ) from reason
 
 
 @application.group(context_settings=SETTINGS)
