@@ -148,7 +148,7 @@ def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, for
             generations.append(seen(generation, agreed.plan, tools, gallery=generation.number in (0, total - 1)))
             bar.update()
 
-        finished = simulate(agreed, sites, folder, mode=mode, watch=watch)
+        finished = simulate(agreed, sites, folder, watch=watch)
     command = f"patevolve {'local' if mode == 'local' else 'simulate'} {plan} --data ... --out {folder}"
     context = Context(
         mode=mode,

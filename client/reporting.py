@@ -18,6 +18,7 @@ from patevolve.shared.finish import Released, charged
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import ledger_view
 from patevolve.shared.privacy.ledger import Ledger, verify
+from patevolve.shared.report.statement import MODES
 from patevolve.shared.report.summary import SiteSummary, Utility, report
 from patevolve.shared.report.write import rendered
 from patevolve.shared.rounds import Generation
@@ -77,7 +78,9 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
         ],
         "synthetic": {"rows": len(released.samples.classes), "classes": counts, **_preview(plan, released)},
         "distributions": _distributions(plan, released),
-        "statement": [{"item": item, "text": text} for item, text in released.statement],
+        "statement": [
+            {"item": item, "text": text} for item, text in (*released.statement, ("This run", MODES[context.mode]))
+        ],
         "unsafe": list(context.unsafe),
         "warnings": _warnings(plan, finished),
         "reproduce": list(context.reproduce),

@@ -96,7 +96,6 @@ def simulate(
     sites: Mapping[str, Site],
     path: Path,
     *,
-    mode: str,
     watch: Callable[[Generation], None] = lambda _: None,
     noise: NoiseFor = system_noise,
     run: str | None = None,
@@ -135,7 +134,7 @@ def simulate(
                 agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
             )
             outcome = rounds.run(inquiry, tools, watch)
-            released = release(agreed, outcome, tools, asks, folder, mode=mode)
+            released = release(agreed, outcome, tools, asks, folder)
             score = ask_score(inquiry, released)
     units = {name: index.units for name, index in indexes.items()}
     return Finished(

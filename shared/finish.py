@@ -49,9 +49,7 @@ class Released:
     student: dict[str, NDArray[Any]]
 
 
-def release(
-    agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...], folder: RunFolder, *, mode: str
-) -> Released:
+def release(agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...], folder: RunFolder) -> Released:
     """Pass the gate and write the release and student folders. Raises ReleaseError; then nothing is released."""
     plan, population = agreed.plan, outcome.population
     values = tools.generator.render(population.genomes, population.classes)
@@ -60,7 +58,7 @@ def release(
     results = gate.run_gate(samples, plan, features=features, reference_spread=_reference(plan, tools))
     gate.require(results)
     spent = spent_by(asks, outcome, plan.privacy.delta)
-    words = statement(plan, spent, mode=mode, label_method=outcome.labelling.method)
+    words = statement(plan, spent, label_method=outcome.labelling.method)
     write_release(
         folder.path / RELEASE,
         samples,
@@ -68,7 +66,7 @@ def release(
         plan_sha256=agreed.sha256,
         statement=words,
         proof={"events": [{"question": ask.name, **to_record(ask.event)} for ask in charged(asks, outcome)]},
-        card=_card(plan, spent, len(samples.classes), mode),
+        card=_card(plan, spent, len(samples.classes)),
     )
     student = linear_student(features, samples.classes, len(plan.data.classes))
     _write_student(folder.path / STUDENT, agreed, student)
@@ -125,14 +123,14 @@ def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
     return np.array(spreads)
 
 
-def _card(plan: Plan, spent: Epsilon, count: int, mode: str) -> dict[str, Any]:
+def _card(plan: Plan, spent: Epsilon, count: int) -> dict[str, Any]:
     things = "images" if plan.data.kind == "image" else "rows"
     return {
         "title": plan.name,
         "what": f"{count} synthetic {things} of the classes {', '.join(plan.data.classes)}; none is a real "
         f"record: each was drawn from the public generator {plan.generator.kind!r}.",
         "how": [
-            f"{plan.sites.count} site(s) answered noised questions ({mode}); candidates evolved towards the answers.",
+            f"{plan.sites.count} site(s) answered noised questions; candidates evolved towards the answers.",
             f"Selection {plan.evolution.selection!r} over {plan.evolution.generations} generations, seed {plan.seed}.",
         ],
         "epsilon": spent.epsilon,

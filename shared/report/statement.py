@@ -11,8 +11,9 @@ UNITS = {
 }
 TRUST = {
     "each-site": "Each site adds the whole noise itself. Neither the coordinator nor any other site is trusted.",
-    "secure-sum": "Each site adds a share of the noise, and only the masked sum over the sites is seen. The guarantee "
-    "needs the sum to be formed over at least {reporters} sites of which at most {colluders} reveal their shares.",
+    "secure-sum": "Each site adds a share of the noise, and only the masked sum over the sites is seen (in a "
+    "simulation, its process alone sees the sum). The guarantee needs the sum to be formed over at least "
+    "{reporters} sites of which at most {colluders} reveal their shares.",
 }
 MODES = {
     "simulated": "This run was simulated in one process, where the sum is formed in the clear; a deployment masks it.",
@@ -20,8 +21,11 @@ MODES = {
 }
 
 
-def statement(plan: Plan, spent: Epsilon, *, mode: str, label_method: str) -> list[tuple[str, str]]:
-    """Return (item, text) pairs for the release, its card and the report."""
+def statement(plan: Plan, spent: Epsilon, *, label_method: str) -> list[tuple[str, str]]:
+    """Return (item, text) pairs for the release, its card and the report.
+
+    How the sites were reached is no part of it: one plan gives one release, byte for byte, in every mode.
+    """
     privacy, q = plan.privacy, plan.questions
     asked = [name for name, part in (("class counts", q.counts), ("class prototypes", q.prototypes)) if part.share]
     asked += [f"{q.neighbours.times} round(s) of votes on candidates"] if q.neighbours.share else []
@@ -38,7 +42,7 @@ def statement(plan: Plan, spent: Epsilon, *, mode: str, label_method: str) -> li
         ("δ", f"δ = {privacy.delta:g}, below one in the number of units."),
         ("Accounting", f"Rényi differential privacy; converted by {CONVERSION}, best order {spent.order:g}."),
         ("Mechanism", "Discrete Gaussian noise on integer sums, drawn from the operating system's generator."),
-        ("Trust model", f"{trust} {MODES[mode]}"),
+        ("Trust model", trust),
         ("What was charged", f"{'; '.join(asked) or 'nothing was asked'}."),
         (
             "What is public",
