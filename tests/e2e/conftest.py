@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from patevolve.client import reporting
+from patevolve.client.home import open_home
 from patevolve.client.policy import draft
 from patevolve.client.simulate import Finished, Site, load_records, open_sites, simulate, system_noise
-from patevolve.client.variants import vary
 from patevolve.shared.data.records import Records
 from patevolve.shared.plan import Agreed, agree
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy.ledger import Charge, Ledger
 from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE, NoiseSource, RecordedNoise
 
@@ -165,6 +166,7 @@ class Kit:
             folder.mkdir(parents=True)
             (folder / "policy.toml").write_text(draft(site, agreed, reserve=reserve), encoding="utf-8")
             if secret:
+                open_home(folder, site=site)
                 (folder / "secret.key").write_bytes(secret)
         return folders
 
@@ -176,12 +178,11 @@ class Kit:
         *,
         homes: Mapping[str, Path] | None = None,
         noise: Callable[[str, str], NoiseSource] = system_noise,
-        mode: str = "simulated",
     ) -> tuple[Finished, dict[str, Site]]:
         """Run a plan into ``place / out`` under a fixed run id."""
         homes = homes or self.homes(agreed, name=f"{out}-sites", secret=b"s" * 32)
         sites = open_sites(homes, records, agreed)
-        return simulate(agreed, sites, self.place / out, mode=mode, noise=noise, run="run-1"), sites
+        return simulate(agreed, sites, self.place / out, noise=noise, run="run-1"), sites
 
     def report(self, agreed: Agreed, finished: Finished, sites: Mapping[str, Site]) -> dict[str, Any]:
         """Write the run's report and return what stands in report.json."""

@@ -99,7 +99,7 @@ POINTS: dict[str, Callable[[Trap], None]] = {
     "before the report": lambda t: before(t, reporting, "write_report", lambda *_: ""),
     "between report.json and report.html": lambda t: before(t, reporting, "rendered", lambda _: ""),
     "while a file is written": half_written,
-    "after the site's ledger is made": lambda t: after(t, chain_file.Chain, "create", lambda path, *_: path.name),
+    "after a ledger is made": lambda t: after(t, chain_file.Chain, "create", lambda path, *_: path.name),
     "before the site's ledger is opened": lambda t: before(t, home.SiteHome, "open_ledger", lambda _self: ""),
 }
 
