@@ -72,7 +72,12 @@ def local(plan: Path, data: Path, home: Path, out: Path | None, form: str) -> No
     if len(records) != 1:
         raise DataError(f"{len(records)} sites found in {data.name}; the local mode is for one. Use simulate.")
     site = policies.read_policy(home / policies.FILE).site
-    _run(plan, {site: next(iter(records.values()))}, {site: home}, out, form, mode="local")
+    ((named, own),) = records.items()
+    if named not in {"", site}:
+        raise PolicyError(
+            f"{home} holds the policy of site {site!r}; the data is of {named!r}. Name the right folder or file."
+        )
+    _run(plan, {site: own}, {site: home}, out, form, mode="local")
 
 
 @click.command(
