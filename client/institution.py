@@ -19,11 +19,11 @@ from patevolve.shared.errors import MessageError
 from patevolve.shared.messages import Question, decode_question, digest
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.ledger import AnswerKey
+from patevolve.shared.products import products
 from patevolve.shared.protocols import Encoder, Generator
 from patevolve.shared.schedule import Ask, find
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes import ballots
-from patevolve.shared.votes.products import products
 
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
 

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 LAYERS = {
     0: "errors checks",
-    1: "plan schema messages wire randomness tally tomlfile files protocols",
+    1: "plan plan_edit schema messages wire randomness tally tomlfile files protocols products",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish pate_curve cli",
 }

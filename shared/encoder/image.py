@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.products import products
 from patevolve.shared.protocols import Sums
 
 ORIENTATIONS, CELLS = 8, 6
@@ -102,12 +103,12 @@ class ImageEncoder:
         """Return (n, d) components of (n, height, width) uint8 images."""
         if len(values) == 0:
             return np.zeros((0, self.dimension))
-        components: Floats = (_described(values) - self.mean) @ self.axes
-        return components
+        # Each image by itself, bit by bit: what a record votes must not hang on who stands beside it.
+        return products(_described(values) - self.mean, self.axes.T)  # label: own-components
 
     def embed(self, features: Floats) -> Floats:
         """Return Fourier features, each row of norm exactly 1."""
-        phase = features @ self.frequencies
+        phase = products(features, self.frequencies.T)  # label: own-embedding
         rows: Floats = np.hstack([np.cos(phase), np.sin(phase)]) / math.sqrt(self.frequencies.shape[1])
         return rows
 

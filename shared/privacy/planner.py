@@ -10,9 +10,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from patevolve.shared import checks
 from patevolve.shared.messages import KINDS, Kind
 from patevolve.shared.plan import Asking, Plan
+from patevolve.shared.privacy import accountant, odds
 from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_for
+from patevolve.shared.privacy.events import DiscreteGaussian
+
+Trust = Literal["each-site", "secure-sum"]
+MOST_FLIPS = 0.1  # PATE labels pay where noise overturns fewer of the unanimous votes than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,11 @@ class Part:
     rho: float
     noise_multiplier: float
 
+    @property
+    def event(self) -> DiscreteGaussian:
+        """Cost of all its questions: that of Gaussian noise, whose discrete twin costs the same."""
+        return DiscreteGaussian(sigma=self.noise_multiplier, l2=1.0, count=self.times)
+
 
 def asking(plan: Plan, kind: Kind) -> Asking:
     """Return the plan's settings for one kind of question."""
@@ -43,8 +54,21 @@ def asking(plan: Plan, kind: Kind) -> Asking:
 
 
 def spend(plan: Plan) -> tuple[Part, ...]:
-    """Return the parts of the plan that are asked, in order, with their noise."""
-    rho = rho_for(plan.privacy.epsilon, plan.privacy.delta)
+    """Return the parts of the plan that are asked, in order, with their noise.
+
+    Guarantee: the accountant's ε of all of them together is at most the plan's.
+    """
+    shares = math.fsum(asking(plan, kind).share for kind in KINDS)
+    rho = rho_for(plan.privacy.epsilon, plan.privacy.delta) / max(1.0, shares)
+    parts = _parts(plan, rho)
+    # Rounding of the parts can end above the whole by a few ulp.
+    while not composed(parts, plan.privacy.delta).epsilon <= plan.privacy.epsilon:
+        rho *= 1 - 2**-50
+        parts = _parts(plan, rho)
+    return parts
+
+
+def _parts(plan: Plan, rho: float) -> tuple[Part, ...]:
     parts = []
     for kind in KINDS:
         part = asking(plan, kind)
@@ -55,9 +79,32 @@ def spend(plan: Plan) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+def composed(parts: tuple[Part, ...], delta: float) -> accountant.Epsilon:
+    """Return the ε of these parts together and the Rényi order at which it is reached; 0 for none."""
+    return accountant.epsilon(accountant.compose([part.event for part in parts]), delta)
+
+
+def pooled(plan: Plan, sites: int | None = None, trust: Trust | None = None) -> float:
+    """Return how much larger the noise of the sum over ``sites`` is than a question's own; defaults: the plan's.
+
+    each-site:   √sites, since every site adds the whole noise
+    secure-sum:  √(n/(n − d − t)), since the shares of droppable and colluding sites come on top when they are there
+    """
+    count = plan.sites.count if sites is None else checks.integer(sites=sites, at_least=1)
+    if (trust or plan.privacy.trust) == "each-site":
+        return math.sqrt(count)
+    return math.sqrt(count / honest(plan, count))
+
+
+def honest(plan: Plan, sites: int | None = None) -> int:
+    """Return the number of sites less drop-outs less colluders. Raises ParameterError unless at least one is left."""
+    count = plan.sites.count if sites is None else sites
+    return checks.integer(honest=count - plan.privacy.dropouts - plan.privacy.colluders, at_least=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChoice:
-    """How the released samples get their labels, and why."""
+    """How the released samples get their labels, and why; ``flip``: how often noise overturns a unanimous vote."""
 
     method: Literal["votes", "pate"]
     reason: str
@@ -67,27 +114,29 @@ class LabelChoice:
 def choose_labels(plan: Plan) -> LabelChoice:
     """Return whether PATE teachers label the samples; a function of the plan alone, so it costs nothing.
 
-    Teachers pay where the noise seldom overturns even a unanimous vote: below 10 % of the labels.
+    Teachers pay where the noise seldom overturns even a unanimous vote: fewer than 10 % of the labels.
     """
     part = next((part for part in spend(plan) if part.kind == "labels"), None)
     if part is None:
         return LabelChoice(
             method="votes", reason="class-conditional votes: the plan gives teacher labels no budget", flip=1.0
         )
-    teachers = plan.sites.count * plan.questions.labels.teachers
-    std = part.noise_multiplier * math.sqrt(2 * plan.questions.labels.candidates)
-    if plan.privacy.trust == "each-site":
-        std *= math.sqrt(plan.sites.count)
+    teachers, std = plan.sites.count * plan.questions.labels.teachers, label_noise(plan, part)
     flip = flip_probability(float(teachers), std, len(plan.data.classes))
     words = (
         f"{teachers} teachers in all, noise of standard deviation {std:.1f} votes: even a unanimous vote is overturned"
     )
-    chosen = plan.release.labels if plan.release.labels != "auto" else ("pate" if flip < 0.1 else "votes")
+    chosen = plan.release.labels if plan.release.labels != "auto" else ("pate" if flip < MOST_FLIPS else "votes")
     why = f"{words} with probability {flip:.0%}"
     name = "PATE labels (GNMax)" if chosen == "pate" else "class-conditional votes"
     return LabelChoice(method=chosen, reason=f"{name}: {why}", flip=flip)
 
 
+def label_noise(plan: Plan, part: Part, sites: int | None = None) -> float:
+    """Return the standard deviation, in votes, of the noise on each summed count: Δ₂ = √(2Q) for Q candidates."""
+    return part.noise_multiplier * math.sqrt(2 * plan.questions.labels.candidates) * pooled(plan, sites)
+
+
 def flip_probability(margin: float, std: float, classes: int) -> float:
-    """Return the probability, by the union bound over rivals, that noise of ``std`` on each count beats a margin."""
-    return min(1.0, (classes - 1) * 0.5 * math.erfc(margin / (2.0 * std)))
+    """Return the probability that noise of ``std`` on each count lets a rival beat a class ahead of all by a margin."""
+    return 1.0 - odds.unanimous(margin, std, classes)

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.products import products
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
-from patevolve.shared.votes.products import products
 
 BLOCK = 2048  # records per block of the neighbour search: bounds its memory
 

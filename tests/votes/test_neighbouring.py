@@ -114,7 +114,7 @@ def test_one_more_record_turns_nobody_elses_vote():
     """Equal records whose candidates all lie equally near: the case in which a floating-point product fails.
 
     With ``rows @ pool.T`` in the place of ``products`` the vote of every record turned at 24 records (OpenBLAS), a
-    change of 34.6 ballots; tests/votes/test_products.py has that twin.
+    change of 34.6 ballots; tests/test_products.py has that twin.
     """
     rng = np.random.default_rng(0)
     for dimension in (8, 100):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from patevolve.shared.votes.products import products
+from patevolve.shared.products import products
 
 VALUES = st.floats(-1e6, 1e6)
 

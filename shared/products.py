@@ -26,7 +26,7 @@ def products(rows: Floats, pool: Floats) -> Floats:
     bits = (52 - math.ceil(math.log2(max(rows.shape[1], 1)))) // 2
     left, up = _snapped(rows, bits, np.abs(_finite(rows)).max(axis=1, initial=0.0)[:, None])
     right, over = _snapped(pool, bits, np.abs(_finite(pool)).max(initial=0.0))
-    scaled: Floats = np.ldexp(left @ right.T, up + over - 2 * bits)  # label: exact-products
+    scaled: Floats = (left @ right.T) * np.ldexp(1.0, up + over - 2 * bits)  # label: exact-products
     return scaled
 
 
