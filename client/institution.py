@@ -6,6 +6,7 @@ before the charge; everything after the charge is noise and storage.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,12 @@ from patevolve.shared.messages import Question, decode_question, digest
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.ledger import AnswerKey
 from patevolve.shared.products import products
-from patevolve.shared.protocols import Encoder, Generator
+from patevolve.shared.protocols import Encoder, Generator, Genomes
 from patevolve.shared.schedule import Ask, find
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes import ballots
 
+Rendered = Callable[[Genomes, NDArray[np.int64]], NDArray[np.float64]]  # candidates to (P, d) public features
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
 
 
@@ -44,6 +46,7 @@ class Institution:
     encoder: Encoder
     generator: Generator
     teach: Teach
+    rendered: Rendered
 
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a question: the stored bytes if it was answered, else a newly charged answer.
@@ -120,7 +123,7 @@ class Institution:
             raise MessageError(
                 f"question {question.name!r} with candidates outside the plan's classes or not finite found."
             )
-        return self.encoder.encode(self.generator.render(genomes, labels)), labels
+        return self.rendered(genomes.astype(np.float64), labels), labels
 
 
 def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -132,3 +135,18 @@ def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[
     if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
         raise MessageError(f"question {question.name!r} with a student that is not finite found.")
     return weights, bias
+
+
+def render_once(generator: Generator, encoder: Encoder) -> Rendered:
+    """Return candidates' features, kept for the last candidates: sites of one process are asked the same question."""
+    last: dict[bytes, NDArray[np.float64]] = {}
+
+    def rendered(genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        key = hashlib.sha256(genomes.tobytes() + classes.tobytes()).digest()
+        if key not in last:
+            features = encoder.encode(generator.render(genomes, classes))
+            last.clear()
+            last[key] = features
+        return last[key]
+
+    return rendered

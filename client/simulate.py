@@ -10,7 +10,7 @@ from pathlib import Path
 
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
-from patevolve.client.institution import Institution
+from patevolve.client.institution import Institution, render_once
 from patevolve.client.policy import check_plan
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.teachers import check_shards, teach
@@ -106,6 +106,8 @@ def simulate(
     indexes = {name: _index(site, agreed.plan, tools) for name, site in sites.items()}
     cohort = digest(wire.canonical_json([agreed.sha256, sorted(sites)]))
 
+    rendered = render_once(tools.generator, tools.encoder)
+
     def join(site: Site, ledger: Ledger) -> Institution:
         index = indexes[site.home.policy.site]
         return Institution(
@@ -117,6 +119,7 @@ def simulate(
             encoder=tools.encoder,
             generator=tools.generator,
             teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
+            rendered=rendered,
         )
 
     with _ledgers(sites) as ledgers:

@@ -219,7 +219,7 @@ VOTING = """
     with home.open_ledger() as ledger:
         site = Institution(
             agreed=agreed, asks=asks, cohort="c" * 64, index=index, encoder=tools.encoder, generator=tools.generator,
-            teach=lambda features: None,
+            teach=lambda features: None, rendered=render_once(tools.generator, tools.encoder),
             guard=Guard(policy=home.policy, ledger=ledger, identity=home.identity, noise=lambda *_: SystemNoise()),
         )
         for ask in asks:

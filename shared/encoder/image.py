@@ -32,9 +32,13 @@ def hog(images: NDArray[Any]) -> NDArray[np.float32]:
     for start in range(0, len(images), BATCH):
         smooth = _blur(images[start : start + BATCH], 0.7)
         down, right = np.gradient(smooth, axis=(1, 2))
-        strength, angle = np.hypot(down, right), np.arctan2(down, right) * ORIENTATIONS / (2 * np.pi)
-        turned = [(angle - b + ORIENTATIONS / 2) % ORIENTATIONS - ORIENTATIONS / 2 for b in range(ORIENTATIONS)]
-        channels = np.stack([strength * np.clip(1 - np.abs(t), 0, None) for t in turned], axis=1)
+        strength, angle = np.hypot(down, right), np.arctan2(down, right) * np.float32(ORIENTATIONS / (2 * np.pi))
+        below = np.floor(angle)
+        part, lower = angle - below, below.astype(np.int64)[:, None]
+        channels = np.zeros((len(smooth), ORIENTATIONS, *smooth.shape[1:]), np.float32)
+        # A gradient counts for the two orientations beside it, in proportion.
+        np.put_along_axis(channels, lower % ORIENTATIONS, (strength * (1 - part))[:, None], axis=1)
+        np.put_along_axis(channels, (lower + 1) % ORIENTATIONS, (strength * part)[:, None], axis=1)
         pooled = (rows @ channels @ columns.T).reshape(len(smooth), -1)
         parts.append(np.sqrt(pooled / (pooled.sum(axis=1, keepdims=True) + 1e-6)).astype(np.float32))
     return np.concatenate(parts) if parts else np.zeros((0, ORIENTATIONS * CELLS * CELLS), np.float32)
