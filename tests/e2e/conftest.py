@@ -178,11 +178,12 @@ class Kit:
         *,
         homes: Mapping[str, Path] | None = None,
         noise: Callable[[str, str], NoiseSource] = system_noise,
+        run: str = "run-1",
     ) -> tuple[Finished, dict[str, Site]]:
-        """Run a plan into ``place / out`` under a fixed run id."""
+        """Run a plan into ``place / out`` under a given run id."""
         homes = homes or self.homes(agreed, name=f"{out}-sites", secret=b"s" * 32)
         sites = open_sites(homes, records, agreed)
-        return simulate(agreed, sites, self.place / out, noise=noise, run="run-1"), sites
+        return simulate(agreed, sites, self.place / out, noise=noise, run=run), sites
 
     def report(self, agreed: Agreed, finished: Finished, sites: Mapping[str, Site]) -> dict[str, Any]:
         """Write the run's report and return what stands in report.json."""
