@@ -221,7 +221,7 @@ def _together(found: dict[str, Any]) -> list[str]:
     whole = found["composed"]
     start = f"{'together':<11}{whole['share']:>6.0%}{'':>16}{whole['epsilon']:>9.3g}"
     exact, added = whole["tight"]["epsilon"], whole["epsilon_by_adding_up"]
-    words = f"at Rényi order {whole['order']:g}; {exact:.3g} exactly, {added:.3g} by adding up"
+    words = f"at order {whole['order']:g}; {exact:.3g} exactly, {added:.3g} by adding up"
     return _wrapped(f"{start}{'':>8}{words}", " " * 50)
 
 
