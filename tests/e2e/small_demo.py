@@ -1,0 +1,29 @@
+"""``patevolve demo heart`` with a smaller population: the same code, plan and data otherwise.
+
+The helper process of the demonstration imports this file too (it is spawned), so it is small there as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from patevolve.client import demo
+from patevolve.shared import cli
+from patevolve.shared.plan_edit import vary
+
+SMALL = {"evolution.population": 300, "evolution.generations": 2, "release.samples": 300}
+PRIVATE_EVOLUTION = {"evolution.population": 100, "questions.neighbours.candidates": 100, "release.samples": 100}
+_plan_of = demo.plan_of
+
+
+def small(name: str, epsilon: float, seed: int) -> object:
+    return vary(_plan_of(name, epsilon, seed), SMALL)
+
+
+demo.plan_of = small  # type: ignore[assignment]
+demo.DEMONSTRATIONS = {  # type: ignore[misc]
+    name: dataclasses.replace(one, evolution=PRIVATE_EVOLUTION) for name, one in demo.DEMONSTRATIONS.items()
+}
+
+if __name__ == "__main__":
+    cli.main()
