@@ -6,8 +6,10 @@ Everything here raises DataError before any budget is spent. Messages name rows 
 from __future__ import annotations
 
 import csv
+import hashlib
 import zipfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def load_table(path: Path, schema: Schema, layout: Layout) -> dict[str, Records]
     codes = np.stack([encode_column(column, cells[column.name]) for column in schema], axis=1)
     units = _units(cells[layout.unit] if layout.unit else None, len(rows))
     records = Records(values=codes, classes=_classes(cells[layout.label], layout), units=units)
-    return _by_site(records, np.array(cells[layout.site]) if layout.site else None)
+    return _sites(records, layout, np.array(cells[layout.site]) if layout.site else None)
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -80,11 +82,31 @@ def _classes(labels: list[str], layout: Layout) -> NDArray[np.int64]:
 
 def _units(cells: list[str] | None, count: int) -> NDArray[np.str_]:
     if cells is None:
-        return np.array([f"record-{i}" for i in range(count)])
+        return np.full(count, "")  # named by content, site by site
     if any(not cell.strip() for cell in cells):
         row = next(i for i, cell in enumerate(cells) if not cell.strip())
         raise DataError(f"data row {row + 1}: an empty patient id found; expected one for every row.")
     return np.array([cell.strip() for cell in cells])
+
+
+def _by_content(records: Records) -> Records:
+    """Return a site's records, each its own unit, named by what it holds and not by its place in the file.
+
+    A record that leaves must rename no other: names decide shards and hold-out. Of equal records it is the last that
+    leaves, whichever it was.
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for value, cls in zip(records.values, records.classes, strict=True):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes() + int(cls).to_bytes(8, "little")).hexdigest()
+        names.append(f"{digest}-{seen[digest]}")
+        seen[digest] += 1  # label: record-name
+    return Records(values=records.values, classes=records.classes, units=np.array(names))
+
+
+def _sites(records: Records, layout: Layout, sites: NDArray[np.str_] | None) -> dict[str, Records]:
+    found = _by_site(records, sites)
+    return found if layout.unit else {site: _by_content(own) for site, own in found.items()}
 
 
 def _by_site(records: Records, sites: NDArray[np.str_] | None) -> dict[str, Records]:
@@ -124,4 +146,4 @@ def load_images(path: Path, shape: tuple[int, int], layout: Layout) -> dict[str,
     cells = {name: [str(value) for value in arrays[name].tolist()] for name in wanted[1:]}
     units = _units(cells[layout.unit] if layout.unit else None, len(images))
     records = Records(values=images, classes=_classes(cells[layout.label], layout), units=units)
-    return _by_site(records, np.array(cells[layout.site]) if layout.site else None)
+    return _sites(records, layout, np.array(cells[layout.site]) if layout.site else None)
