@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from patevolve.client import cli, simulate
 from patevolve.shared import cli as commands
+from patevolve.shared.data import shard
 from patevolve.shared.plan import read_plan
 
 PUBLIC = ("release", "student", "generations")
@@ -91,3 +93,40 @@ def test_the_order_of_a_patients_rows_changes_nothing(kit: Any, recorded: Callab
     random.Random(5).shuffle(rows)  # noqa: S311 - no secret
     kit.run(agreed, kit.records(agreed, rows), "shuffled", noise=recorded)
     assert _public(kit, "sorted") == _public(kit, "shuffled")
+
+
+RECORDS = {"privacy.unit": "record", "data.unit": None}
+
+
+def test_the_order_of_records_without_patient_ids_changes_nothing(kit: Any, recorded: Callable[..., Any]) -> None:
+    """Where every record is a unit, its place in the file names it neither for the shards nor for the hold-out."""
+    agreed = kit.agreed({**kit.everything, **RECORDS})
+    rows = [{**row, "age": "50", "cholesterol": ""} for row in kit.rows()]  # many records are equal
+    kit.run(agreed, kit.records(agreed, rows), "sorted", noise=recorded)
+    random.Random(5).shuffle(rows)  # noqa: S311 - no secret
+    kit.run(agreed, kit.records(agreed, rows), "shuffled", noise=recorded)
+    assert _public(kit, "sorted") == _public(kit, "shuffled")
+
+
+@pytest.mark.parametrize("unit", ["patient", "record"])
+@pytest.mark.parametrize("leaving", [0, 100])
+def test_a_unit_that_leaves_moves_no_other(unit: str, leaving: int, kit: Any) -> None:
+    agreed = kit.agreed(RECORDS if unit == "record" else {})
+    rows = [{**row, "age": "50", "cholesterol": ""} for row in kit.rows()]
+
+    def placed(rows: list[dict[str, str]]) -> collections.Counter[Any]:
+        found: collections.Counter[Any] = collections.Counter()
+        for site, own in kit.records(agreed, rows).items():
+            parts = zip(
+                own.values.tolist(),
+                own.classes.tolist(),
+                shard.teacher_of(b"s" * 32, own.units, 7).tolist(),
+                shard.held_out(b"s" * 32, own.units, 0.3).tolist(),
+                strict=True,
+            )
+            found.update((site, tuple(values), *rest) for values, *rest in parts)
+        return found
+
+    before, after = placed(rows), placed(rows[:leaving] + rows[leaving + 1 :])
+    assert sum((before - after).values()) == 1
+    assert not after - before
