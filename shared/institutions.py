@@ -90,8 +90,10 @@ def checked(data: bytes, question_sha256: str, site: str, ask: Ask) -> Answer:
         raise MessageError(
             f"an answer of {answer.values.shape} values from {site!r} found; expected {ask.bounds.size}."
         )
-    if not (math.isfinite(answer.std) and answer.std >= 0):
-        raise MessageError(f"an answer with noise of std {answer.std} from {site!r} found; expected a finite number.")
+    if not math.isclose(answer.std, ask.mechanism.std, rel_tol=1e-9):  # NaN is close to nothing
+        raise MessageError(
+            f"an answer with noise of std {answer.std} from {site!r} found; the plan says {ask.mechanism.std}."
+        )
     return answer
 
 
