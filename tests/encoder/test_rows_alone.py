@@ -1,0 +1,40 @@
+"""An encoder maps each record by itself, bit by bit: what lemma 5 of the votes presupposes."""
+
+import numpy as np
+import pytest
+
+from patevolve.shared.encoder.image import fit
+from patevolve.shared.encoder.table import TableEncoder
+from patevolve.shared.schema import Column
+
+
+def table():
+    schema = tuple(Column(name=str(i), kind="numeric", edges=(0.0, 1.0, 2.0, 3.0)) for i in range(5))
+    rng = np.random.default_rng(0)
+    return TableEncoder(schema=schema), rng.integers(0, 3, (60, 5))
+
+
+def image():
+    rng = np.random.default_rng(0)
+    public = rng.integers(0, 256, (120, 28, 28)).astype(np.uint8)
+    return fit(public, rng, dimension=32, embedding=200), rng.integers(0, 256, (60, 28, 28)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("make", [table, image])
+def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
+    encoder, values = make()
+    features = encoder.encode(values)
+    embedded = encoder.embed(features)
+    for n in (1, 2, 3, 5, 17, 31, 59):
+        some = encoder.encode(values[:n])
+        assert some.tobytes() == features[:n].tobytes()
+        assert encoder.embed(some).tobytes() == embedded[:n].tobytes()
+    order = np.random.default_rng(1).permutation(len(values))
+    assert encoder.encode(values[order]).tobytes() == features[order].tobytes()
+    assert encoder.embed(features[order]).tobytes() == embedded[order].tobytes()
+
+
+@pytest.mark.parametrize("make", [table, image])
+def test_no_embedding_is_longer_than_one(make):
+    encoder, values = make()
+    assert np.linalg.norm(encoder.embed(encoder.encode(values)), axis=1).max() <= 1 + 1e-12

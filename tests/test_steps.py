@@ -1,0 +1,244 @@
+"""The steps of a run over a stand-in for the sites: no private data, known tallies."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patevolve.shared import steps
+from patevolve.shared.evolution.population import Population
+from patevolve.shared.inquiry import Estimate
+from patevolve.shared.plan import agree
+from patevolve.shared.protocols import Sums
+from patevolve.shared.tools import tools_of
+from patevolve.shared.votes.ballots import class_code
+
+PLAN = """
+format = 1
+name = "p"
+seed = 7
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+[sites]
+count = 2
+expected_units = 400
+[data]
+kind = "table"
+classes = ["a", "b"]
+label = "y"
+unit = "id"
+[[data.columns]]
+name = "u"
+kind = "numeric"
+edges = [0, 1, 2, 3, 4]
+[[data.columns]]
+name = "v"
+kind = "categorical"
+values = ["x", "y", "z"]
+[generator]
+kind = "tabular"
+[questions.counts]
+share = 0.2
+[questions.prototypes]
+share = 0.4
+contrast = 0.8
+[questions.neighbours]
+share = 0.4
+times = 2
+candidates = 60
+nearest = 3
+[evolution]
+selection = "SELECTION"
+population = 4000
+generations = 40
+mutation = [0.3]
+[release]
+samples = 100
+"""
+
+
+class Sites:
+    """A stand-in for Inquiry: answers from a dictionary, and writes down what it was asked."""
+
+    def __init__(self, agreed, answers):
+        self.agreed, self.answers, self.log = agreed, answers, []
+
+    def asked(self, name):
+        return name in self.answers
+
+    def ask(self, name, arrays=None):
+        self.log.append((name, arrays))
+        answer = self.answers[name]
+        return answer(arrays) if callable(answer) else answer
+
+
+def setting(answers=None, selection="soft"):
+    agreed = agree(PLAN.replace("SELECTION", selection))
+    return Sites(agreed, answers or {}), tools_of(agreed.plan)
+
+
+def estimate(values, std=0.0):
+    return Estimate(values=np.asarray(values, np.float64), std=std)
+
+
+TRUTH = np.array([[0.1, 0.2, 0.3, 0.4, 0.6, 0.3, 0.1], [0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.8]])
+COUNTS = np.array([900.0, 300.0])
+
+
+def prototypes(tools, std=0.0):
+    """Return the tally of prototypes of classes with exactly these level shares."""
+    sums = tools.encoder.embed(TRUTH) * COUNTS[:, None]
+    return estimate((class_code(2, 0.8) @ sums).ravel(), std)
+
+
+def test_learning_undoes_the_class_code():
+    sites, tools = setting()
+    sites.answers = {"counts": estimate(COUNTS), "prototypes": prototypes(tools)}
+    learnt = steps.learn(sites, tools)
+    assert learnt.proportions.tolist() == [0.75, 0.25]
+    assert np.abs(learnt.model - TRUTH).max() < 2 / 300
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("contrast", [0.0, 0.2, 0.8])
+def test_the_noise_of_decoded_sums_is_what_is_stated(seed, contrast):
+    """1,000 noises through the same decoding: measured spreads within 6 of their standard errors."""
+    plan = agree(PLAN.replace("SELECTION", "soft").replace("contrast = 0.8", f"contrast = {contrast}")).plan
+    noise = np.random.default_rng(seed).normal(0, 3.0, (2, 1000))
+    sums = steps._decoded(plan, Estimate(values=noise.ravel(), std=3.0), COUNTS)
+    assert isinstance(sums, Sums)
+    pooled = sums.values.sum(axis=0) / COUNTS.sum()
+    apart = sums.values / COUNTS[:, None] - pooled
+    for cls in range(2):
+        assert abs(sums.values[cls].std() / sums.std[cls] - 1) < 6 / np.sqrt(2000)
+        assert abs(apart[cls].std() / sums.apart_std[cls] - 1) < 6 / np.sqrt(2000)
+
+
+def test_without_questions_nothing_is_asked_and_classes_are_equal():
+    sites, tools = setting()
+    learnt = steps.learn(sites, tools)
+    assert learnt.proportions.tolist() == [0.5, 0.5]
+    assert learnt.model is None
+    assert sites.log == []
+
+
+@pytest.mark.parametrize("counts", [[-50.0, 900.0], [0.0, 0.0], [-9.0, -9.0], [1e12, 1.0]])
+def test_noise_never_empties_a_class(counts):
+    sites, tools = setting({"counts": estimate(counts)})
+    proportions = steps.learn(sites, tools).proportions
+    assert proportions.sum() == pytest.approx(1.0)
+    assert proportions.min() > 0.9 * steps.RAREST / 2
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12), st.integers(0, 500))
+def test_apportioned_numbers_add_up(weights, more):
+    proportions = np.array(weights) / sum(weights)
+    total = len(weights) + more
+    found = steps.apportion(proportions, total)
+    assert sum(found) == total
+    assert min(found) >= 1
+    assert np.abs(np.array(found) - 1 - proportions * more).max() < 1 + 1e-9
+
+
+def test_the_first_population_follows_the_learnt_shares():
+    sites, tools = setting({"counts": estimate([300.0, 100.0])})
+    learnt = steps.learn(sites, tools)
+    population = steps.first(sites.agreed.plan, tools, learnt)
+    assert [len(population.of_class(cls)) for cls in range(2)] == [3000, 1000]
+
+
+def test_metropolis_steps_converge_to_the_model():
+    """After 38 free generations the level frequencies of 2,000 candidates a class stand where the model does.
+
+    Systematic drift would show as more than 6 standard deviations of a frequency over 2,000 draws, 0.067 at most; the
+    uniform start is up to 0.47 away.
+    """
+    sites, tools = setting()
+    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    population = steps.first(sites.agreed.plan, tools, learnt)
+
+    def miss(found):
+        return max(
+            float(np.abs(steps._features(tools, found.of_class(cls).genomes, cls).mean(axis=0) - TRUTH[cls]).max())
+            for cls in range(2)
+        )
+
+    assert miss(population) > 0.3
+    for number in range(1, 39):
+        population, asked = steps.generation(sites, tools, learnt, population, number)
+        assert asked == ()
+    assert miss(population) < 6 * 0.5 / np.sqrt(2000)
+    assert [len(population.of_class(cls)) for cls in range(2)] == [2000, 2000]
+
+
+def test_the_exchange_between_columns_leaves_them_independent():
+    """What the model says of single columns must not become a tie between them."""
+    sites, tools = setting()
+    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    population = steps.first(sites.agreed.plan, tools, learnt)
+    for number in range(1, 30):
+        population, _ = steps.generation(sites, tools, learnt, population, number)
+    genomes = population.of_class(0).genomes
+    assert abs(np.corrcoef(genomes[:, 0], genomes[:, 1])[0, 1]) < 6 / np.sqrt(2000)
+
+
+def voting(selection, favourite):
+    """Return sites that vote for the candidates of level ``favourite`` in the first column."""
+
+    def answer(arrays):
+        return estimate(np.where(arrays["genomes"][:, 0] == favourite, 5.0, -1.0), 1.0)
+
+    return setting({"neighbours/1": answer, "neighbours/2": answer}, selection)
+
+
+@pytest.mark.parametrize("selection", ["soft", "histogram"])
+def test_votes_decide_who_stays(selection):
+    sites, tools = voting(selection, 2)
+    learnt = steps.learn(sites, tools)
+    population = steps.first(sites.agreed.plan, tools, learnt)
+    before = (population.genomes[:, 0] == 2).mean()
+    after, asked = steps.generation(sites, tools, learnt, population, 39)
+    assert asked == ("neighbours/1",)
+    assert (after.genomes[:, 0] == 2).mean() > max(0.9, 2 * before)
+    name, arrays = sites.log[-1]
+    assert name == "neighbours/1"
+    assert arrays["genomes"].shape == (60, 2)
+    assert np.bincount(arrays["classes"]).tolist() == [30, 30]
+    after, asked = steps.generation(sites, tools, learnt, after, 40)
+    assert asked == ("neighbours/2",)
+
+
+def test_a_generation_depends_on_its_parents_and_number_alone():
+    """Streams are named: what was computed before does not move what comes next (a resumed run gives the same)."""
+    sites, tools = voting("soft", 1)
+    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    start = steps.first(sites.agreed.plan, tools, learnt)
+    one, _ = steps.generation(sites, tools, learnt, start, 5)
+    steps.final(sites.agreed.plan, tools, learnt, start)
+    steps.generation(sites, tools, learnt, start, 9)
+    two, _ = steps.generation(sites, tools, learnt, start, 5)
+    assert np.array_equal(one.genomes, two.genomes)
+    other, _ = steps.generation(sites, tools, learnt, start, 6)
+    assert not np.array_equal(one.genomes, other.genomes)
+
+
+def test_the_final_choice_has_the_asked_number_in_the_learnt_shares():
+    sites, tools = setting({"counts": estimate([300.0, 100.0])})
+    learnt = steps.learn(sites, tools)
+    chosen = steps.final(sites.agreed.plan, tools, learnt, steps.first(sites.agreed.plan, tools, learnt))
+    assert len(chosen) == 100
+    assert np.bincount(chosen.classes).tolist() == steps.apportion(learnt.proportions, 100)
+
+
+def test_measures():
+    sites, tools = setting()
+    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    same = Population(genomes=np.zeros((6, 2)), classes=np.array([0, 0, 0, 1, 1, 1]))
+    spread, match = steps.measure(same, tools, learnt)
+    one_hot = np.array([1.0, 0, 0, 0, 1, 0, 0])
+    assert spread == 0.0
+    assert match == pytest.approx(np.mean([np.linalg.norm(one_hot - TRUTH[cls]) for cls in range(2)]))
+    without = steps.Learnt(proportions=learnt.proportions, model=None)
+    assert np.isnan(steps.measure(same, tools, without)[1])
+    assert sites.log == []
