@@ -121,11 +121,12 @@ def demonstrate(
         parts = data_of(name, agreed.plan, first)
         made, generations = _reported(agreed, parts, out)
         tick("the reported run")
-        near = []
+        found = {}
         for job in jobs[0::2]:
-            near.append(one_seed(*job))
+            found[job[2]] = one_seed(*job)
             tick(f"seed {job[2]}")
-        scores = near + [future.result() for future in far]
+        found |= {job[2]: future.result() for job, future in zip(jobs[1::2], far, strict=True)}
+    scores = [found[seed] for seed in seeds]
     scores[0][OURS] = study.judge_made(made, parts.test, demonstration.judges)
     context = Context(
         mode="simulated",

@@ -22,6 +22,7 @@ from patevolve.shared.report.statement import MODES
 from patevolve.shared.report.summary import SiteSummary, Utility, report
 from patevolve.shared.report.write import rendered
 from patevolve.shared.rounds import Generation
+from patevolve.shared.runfolder import finite
 from patevolve.shared.tools import Tools
 
 PREVIEW = 10  # rows of a table shown in the report
@@ -87,7 +88,7 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
         "score": None if finished.score is None else dataclasses.asdict(finished.score),
         "wall_seconds": context.wall_seconds,
     }
-    value = report(
+    made = report(
         agreed,
         [ask.event for ask in charged(finished.asks, outcome)],
         mode=context.mode,
@@ -96,6 +97,7 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
         seeds=context.seeds,
         parts=parts,
     )
+    value: dict[str, Any] = finite(made)
     finished.folder.write_json("report.json", value)
     write_atomic(finished.folder.path / "report.html", rendered(value).encode())
     return value

@@ -24,11 +24,13 @@ from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.institutions import InProcess
 from patevolve.shared.messages import digest
 from patevolve.shared.plan import Agreed, Plan
-from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.global_ledger import GlobalLedger
+from patevolve.shared.privacy.ledger import Head, Ledger
 from patevolve.shared.privacy.planner import choose_labels
 from patevolve.shared.randomness import NoiseSource, SystemNoise
 from patevolve.shared.rounds import Generation, Outcome
-from patevolve.shared.runfolder import RunFolder, open_run
+from patevolve.shared.runfolder import LEDGER as GLOBAL
+from patevolve.shared.runfolder import RunFolder, check_run, open_run
 from patevolve.shared.schedule import Ask, schedule
 from patevolve.shared.tools import Tools, tools_of
 
@@ -104,6 +106,7 @@ def simulate(
     tools = tools_of(agreed.plan)
     asks = schedule(agreed.plan, tools.encoder.embedding_size)
     indexes = {name: _index(site, agreed.plan, tools) for name, site in sites.items()}
+    check_run(path, agreed)
     cohort = digest(wire.canonical_json([agreed.sha256, sorted(sites)]))
 
     rendered = render_once(tools.generator, tools.encoder)
@@ -122,7 +125,7 @@ def simulate(
             rendered=rendered,
         )
 
-    with _ledgers(sites) as ledgers:
+    with _ledgers(sites, path) as ledgers:
         _check_budgets(agreed, asks, sites, ledgers, run=_known_run(path))
         institutions = InProcess(
             handlers={name: join(site, ledgers[name]).handle for name, site in sites.items()},
@@ -173,10 +176,21 @@ def _run_id(path: Path, run: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _ledgers(sites: Mapping[str, Site]) -> Iterator[dict[str, Ledger]]:
-    """Open every site's ledger for the length of the run; a second process that wants one is refused."""
+def _ledgers(sites: Mapping[str, Site], path: Path) -> Iterator[dict[str, Ledger]]:
+    """Open every site's ledger for the length of the run; a second process that wants one is refused.
+
+    Raises LedgerError, before anything is charged, for a ledger behind the heads that this run has already seen.
+    """
+    heads = _seen_heads(sites, path)
     with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(site.home.open_ledger()) for name, site in sites.items()}
+        yield {name: stack.enter_context(site.home.open_ledger(heads[name])) for name, site in sites.items()}
+
+
+def _seen_heads(sites: Mapping[str, Site], path: Path) -> dict[str, list[Head]]:
+    if not (path / GLOBAL).exists():
+        return {name: [] for name in sites}
+    with GlobalLedger.open(path / GLOBAL) as joined:
+        return {name: joined.trusted_heads(name) for name in sites}
 
 
 def _check_budgets(

@@ -94,7 +94,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: object) -> None:
         """Write a JSON file; NaN and infinity become null."""
-        text = json.dumps(_finite(value), indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(finite(value), indent=1, sort_keys=False, ensure_ascii=False, allow_nan=False)
         write_atomic(self.path / name, (text + "\n").encode())
 
     def _file(self, kind: str, name: str) -> Path:
@@ -107,6 +107,14 @@ class RunFolder:
 
 def open_run(path: Path, agreed: Agreed) -> RunFolder:
     """Return the run's folder, new or to be resumed. Raises PlanError if it holds a run of another plan."""
+    check_run(path, agreed)
+    if not (path / PLAN).exists():
+        write_atomic(path / PLAN, agreed.text.encode())
+    return RunFolder(path=path)
+
+
+def check_run(path: Path, agreed: Agreed) -> None:
+    """Raise PlanError or InputError, writing nothing, unless the folder is new or holds a run of this plan."""
     if (path / PLAN).exists():
         found = read_plan(path / PLAN)
         if found.sha256 != agreed.sha256:
@@ -117,16 +125,14 @@ def open_run(path: Path, agreed: Agreed) -> RunFolder:
         raise InputError(
             f"{path} is not empty and holds no run; expected a new folder or one to resume. Choose another."
         )
-    else:
-        write_atomic(path / PLAN, agreed.text.encode())
-    return RunFolder(path=path)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a value with a JSON form: NaN and infinity become null, tuples lists, keys text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
