@@ -100,7 +100,7 @@ POINTS: dict[str, Callable[[Trap], None]] = {
     "between report.json and report.html": lambda t: before(t, reporting, "rendered", lambda _: ""),
     "while a file is written": half_written,
     "after a ledger is made": lambda t: after(t, chain_file.Chain, "create", lambda path, *_: path.name),
-    "before the site's ledger is opened": lambda t: before(t, home.SiteHome, "open_ledger", lambda _self: ""),
+    "before the site's ledger is opened": lambda t: before(t, home.SiteHome, "open_ledger", lambda *_: ""),
 }
 
 

@@ -256,6 +256,17 @@ def test_the_report_and_the_run_folder_are_complete(kit: Any, monkeypatch: pytes
             assert verify(home / "ledger.sqlite", trusted_heads=joined.trusted_heads(site)).head.site == site
 
 
+def test_the_machine_form_is_json_where_a_number_does_not_exist(kit: Any, shell: Any) -> None:
+    plan, place = kit.plan({"questions.prototypes": None}), kit.place
+    kit.homes(kit.agreed({"questions.prototypes": None}))
+    command = ["simulate", plan, "--data", kit.data(), "--homes", place / "sites", "--out", place / "run"]
+    ended = shell(*command, "--format", "json")
+    assert ended.code == 0
+    (place / "out.json").write_text(ended.out, encoding="utf-8")
+    assert _strict(place / "out.json") == _strict(place / "run" / "report.json")
+    assert {row["match"] for row in _strict(place / "out.json")["generations"]} == {None}
+
+
 def _strict(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> Any:
         pytest.fail(f"{constant} found in {path.name}")

@@ -242,6 +242,21 @@ def test_without_a_reserve_a_crash_after_the_charge_ends_the_run_and_not_the_gua
     assert run.drawn() <= run.charged()
 
 
+def test_a_ledger_rolled_back_between_the_kill_and_the_resumption_stops_the_run(run: Run, kit: Any, shell: Any) -> None:
+    home = run.homes["Cleveland"]
+    shutil.copytree(home, run.place / "backup")
+    assert shell(*run.command, kill=("after the reply is saved", "prototypes", 1), draws=run.draws).code == -9
+    shutil.rmtree(home)
+    shutil.copytree(run.place / "backup", home)
+    drawn = run.drawn()
+    refused = shell(*run.command, draws=run.draws)
+    assert refused.code == 6, refused.out
+    assert refused.error()["error"] == "ledger"
+    assert run.drawn() == drawn, "noise was drawn although the ledger had lost charges"
+    assert kit.asked(home) == {}
+    assert kit.asked(run.homes["Hungary"]) == {"counts": 1, "prototypes": 1}
+
+
 def test_the_planted_twins_are_caught(run: Run, kit: Any, shell: Any) -> None:
     """The invariants above can fail: each of these faults breaks one of them."""
     assert shell(*run.command, kill=("before the charge", "counts", 1), draws=run.draws, twin="draws first").code == -9
