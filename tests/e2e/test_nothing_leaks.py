@@ -6,12 +6,16 @@ It finds every private value that reaches a release by a way around the charged 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import numpy as np
 import pytest
 
 from patevolve.client import institution, simulate
+from patevolve.shared.data.records import Records
+from patevolve.shared.plan import agree
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.tally import ExactTally
 
 PUBLIC = ("release", "student", "generations")
@@ -73,6 +77,39 @@ def test_every_question_without_its_data_releases_the_same_bytes_for_other_data(
     assert made["one"] == made["other"]
     assert scores[0] == scores[1]
     assert reports[0] == reports[1]
+
+
+def _images(kit: Any, seed: int, count: int) -> dict[str, Records]:
+    """Return images of noise, of two classes, for both sites."""
+    rng = np.random.default_rng(seed)
+    return {
+        site: Records(
+            values=rng.integers(0, 256, (count, 28, 28), dtype=np.uint8),
+            classes=rng.integers(0, 2, count),
+            units=np.array([f"{seed}-{position}" for position in range(count)]),
+        )
+        for site in kit.hospitals
+    }
+
+
+@pytest.mark.parametrize("nothing", [True, False], ids=["nothing_asked", "sums_without_data"])
+def test_images_of_a_simulator_are_the_same_bytes_for_other_data(
+    nothing: bool, kit: Any, recorded: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    text = (resources.files("patevolve.client") / "demo_data" / "digits.toml").read_text("utf-8")
+    changes: dict[str, Any] = {"sites.count": 2, "data.classes": ["0", "1"], "release.samples": 40}
+    changes |= {"evolution.population": 40, "evolution.generations": 2, "questions.neighbours.times": 1}
+    changes |= {"questions.neighbours.candidates": 60, "evolution.mutation": [0.3]}
+    if nothing:
+        changes |= {f"questions.{name}": None for name in ("counts", "prototypes", "neighbours")}
+    else:
+        request.getfixturevalue("without_data")
+    agreed = vary(agree(text), changes)
+    for out, records in (("one", _images(kit, 1, 60)), ("other", _images(kit, 2, 90))):
+        finished, _ = kit.run(agreed, records, out, noise=recorded)
+        assert len(finished.asks) == (0 if nothing else 3)
+    assert _public(kit, "one") == _public(kit, "other")
+    assert sum(name.endswith(".png") for name in _public(kit, "one")["release"]) == 40
 
 
 def test_with_its_data_the_same_plan_releases_other_bytes(kit: Any, recorded: Callable[..., Any]) -> None:
