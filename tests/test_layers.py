@@ -193,7 +193,7 @@ VOTING = """
     import numpy as np
     from patevolve.client.guard import Guard
     from patevolve.client.home import open_home
-    from patevolve.client.institution import Institution
+    from patevolve.client.institution import Institution, render_once
     from patevolve.client.policy import check_plan, draft
     from patevolve.client.private_index import build_index
     from patevolve.shared.data.load import Layout, load_table
