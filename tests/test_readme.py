@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ def hospital(tmp_path: Path) -> Path:
     plan = plan.replace("generations = 60", "generations = 3")
     (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
     rows = (ROOT / "client/demo_data/heart.csv").read_text(encoding="utf-8").splitlines()
-    own = [rows[0], *(row for row in rows if ",Hungary," in row)]
+    own = [rows[0], *(row.replace(",Hungary,", ",Ours,") for row in rows if ",Hungary," in row)]
     (tmp_path / "ours.csv").write_text("\n".join(own) + "\n", encoding="utf-8")
     return tmp_path
 
@@ -70,7 +69,3 @@ def test_every_file_that_the_readme_names_exists() -> None:
     assert named
     for name in named:
         assert (ROOT / name).exists(), name
-
-
-def test_make_is_at_hand_on_the_machines_that_the_readme_is_for() -> None:
-    assert shutil.which("make")
