@@ -16,13 +16,17 @@ def match_mean(features: NDArray[np.float64], target: NDArray[np.float64], *, st
     """
     weights = np.full(len(features), 1.0 / len(features))
     gram, pull = features @ features.T, features @ target
-    rate = 4.0
+    drawn, rate = gram @ weights, 4.0
     for _ in range(steps):
-        gradient = 2.0 * (gram @ weights - pull)
+        gradient = 2.0 * (drawn - pull)
         gradient -= gradient @ weights
-        weights = np.maximum(weights * np.exp(np.clip(-rate * gradient, -1.0, 1.0)), 1e-12)  # denormals are slow
-        weights /= weights.sum()
-        rate = min(rate * 1.05, 200.0)
+        moved = np.maximum(weights * np.exp(np.clip(-rate * gradient, -1.0, 1.0)), 1e-12)  # denormals are slow
+        moved /= moved.sum()
+        further = gram @ moved
+        if moved @ (further - 2.0 * pull) <= weights @ (drawn - 2.0 * pull):
+            weights, drawn, rate = moved, further, min(rate * 1.05, 200.0)
+        else:  # too far: a step that leads away from the target is not taken
+            rate /= 2.0
     return weights
 
 
