@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,17 @@ def release(agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...
     values = tools.generator.render(population.genomes, population.classes)
     samples = _samples(plan, values, outcome.labelling.classes)
     features = tools.encoder.encode(values)
-    results = gate.run_gate(samples, plan, features=features, reference_spread=_reference(plan, tools))
+    results = gate.run_gate(
+        samples,
+        plan,
+        features=features,
+        reference_spread=_reference(plan, tools),
+        reference_duplicates=_natural_duplicates(plan, tools),
+    )
     gate.require(results)
     spent = spent_by(asks, outcome, plan.privacy.delta)
-    words = statement(plan, spent, label_method=outcome.labelling.method)
+    bias = sampler_delta(charged(asks, outcome), spent.epsilon)
+    words = statement(plan, spent, bias, label_method=outcome.labelling.method)
     write_release(
         folder.path / RELEASE,
         samples,
@@ -101,6 +109,11 @@ def spent_by(asks: tuple[Ask, ...], outcome: Outcome, delta: float) -> Epsilon:
     return accountant.epsilon(accountant.compose([ask.event for ask in charged(asks, outcome)]), delta)
 
 
+def sampler_delta(asks: tuple[Ask, ...], epsilon: float) -> float:
+    """Return what the noise sampler's distance from its ideal law adds to δ, over all values of these questions."""
+    return math.fsum(ask.mechanism.delta(ask.bounds.size, epsilon) for ask in asks)
+
+
 def _samples(plan: Plan, values: NDArray[Any], classes: NDArray[np.int64]) -> Samples:
     if plan.data.kind == "image":
         return Samples(classes=classes, class_names=plan.data.classes, images=values)
@@ -121,6 +134,16 @@ def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
         features = tools.encoder.encode(tools.generator.render(genomes, labels))
         spreads.append(gate.spread(features, np.zeros(REFERENCE, np.int64), 1)[0])
     return np.array(spreads)
+
+
+def _natural_duplicates(plan: Plan, tools: Tools) -> float:
+    """Return the share of repeated rows among as many public draws: a coarse schema repeats rows by itself."""
+    if plan.data.kind == "image":
+        return 0.0
+    count = max(1, plan.release.samples // len(plan.data.classes))
+    genomes = tools.generator.draw(stream(plan.seed, "duplicates"), 0, count)
+    labels = np.zeros(count, np.int64)
+    return gate.duplicate_share(_samples(plan, tools.generator.render(genomes, labels), labels))
 
 
 def _card(plan: Plan, spent: Epsilon, count: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patevolve.shared.plan import Plan
 from patevolve.shared.privacy.accountant import CONVERSION, Epsilon
+from patevolve.shared.report import words
 
 UNITS = {
     "patient": "one patient at one site, with all records of that patient there",
@@ -21,7 +22,7 @@ MODES = {
 }
 
 
-def statement(plan: Plan, spent: Epsilon, *, label_method: str) -> list[tuple[str, str]]:
+def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method: str) -> list[tuple[str, str]]:
     """Return (item, text) pairs for the release, its card and the report.
 
     How the sites were reached is no part of it: one plan gives one release, byte for byte, in every mode.
@@ -38,8 +39,17 @@ def statement(plan: Plan, spent: Epsilon, *, label_method: str) -> list[tuple[st
             f"{UNITS[privacy.unit].capitalize()}; at most {privacy.records_per_unit} record(s) each count.",
         ),
         ("Neighbouring relation", f"Two data sets that differ by {UNITS[privacy.unit]}, added or removed."),
-        ("Privacy loss", f"ε = {spent.epsilon:.4g} at δ = {privacy.delta:g}, for everything this run asked together."),
-        ("δ", f"δ = {privacy.delta:g}, below one in the number of units."),
+        (
+            "Privacy loss",
+            f"ε = {words.epsilon(spent.epsilon)} at δ = {privacy.delta:g}, for everything this run asked together.",
+        ),
+        (
+            "δ",
+            (
+                f"δ = {privacy.delta:g}, below one in the number of units; the noise sampler's distance from its ideal "
+                f"law adds {sampler_delta:.1e}."
+            ),
+        ),
         ("Accounting", f"Rényi differential privacy; converted by {CONVERSION}, best order {spent.order:g}."),
         ("Mechanism", "Discrete Gaussian noise on integer sums, drawn from the operating system's generator."),
         ("Trust model", trust),
