@@ -65,7 +65,15 @@ class Sites:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What a record is: its kind, its class column, its unit, and the public schema or image size."""
+    """What a record is: its kind, its class column, its unit, and the public schema or image target.
+
+    height, width:  every image becomes one of this size, in grey levels 0 to 255
+    fit:            images of another size are refused ("exact"), padded with black to the shape, cropped to it around
+                    the middle, or stretched; then resampled
+    value_range:    (low, high) of the source that become black and white; empty: DICOM's own window, or the whole
+                    range of 8- and 16-bit values; other values are refused without it
+    frames:         of a file with several frames or slices: refuse the file, or take the "first", "middle" or "all"
+    """
 
     kind: Literal["table", "image"]
     classes: tuple[str, ...]
@@ -76,6 +84,9 @@ class Data:
     columns: tuple[Column, ...] = ()
     height: int = 0
     width: int = 0
+    fit: Literal["exact", "pad", "crop", "stretch"] = "exact"
+    value_range: tuple[float, ...] = ()
+    frames: Literal["refuse", "first", "middle", "all"] = "refuse"
 
     def __post_init__(self) -> None:
         """Refuse a data section whose parts do not fit its kind."""
@@ -98,6 +109,16 @@ class Data:
             raise PlanError(f"data names {', '.join(map(repr, twice))} twice; expected one column for each purpose.")
         if self.kind == "image" and not (8 <= self.height <= 1024 and 8 <= self.width <= 1024):
             raise PlanError(f"data.height/width = {self.height}/{self.width} found; expected 8 to 1024 pixels each.")
+        _check_target(self)
+
+
+def _check_target(data: Data) -> None:
+    """Refuse a range that maps nothing, and settings of images for a table."""
+    if data.kind == "table" and (data.fit, data.value_range, data.frames) != ("exact", (), "refuse"):
+        raise PlanError("data.fit, value_range and frames are for kind = 'image'. Remove them.")
+    bounds = [checks.finite(value_range=bound) for bound in data.value_range]
+    if bounds and not (len(bounds) == 2 and bounds[0] < bounds[1]):
+        raise PlanError(f"data.value_range = {bounds} found; expected the two values that become black and white.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

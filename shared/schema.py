@@ -85,18 +85,21 @@ def _ticks(edge: float, decimals: int) -> int:
     return ticks
 
 
-def encode_column(column: Column, texts: list[str]) -> NDArray[np.int64]:
-    """Return the code of each cell. Raises DataError naming the row of a cell outside the schema."""
+def encode_column(column: Column, texts: list[str], *, first_row: int = 0) -> NDArray[np.int64]:
+    """Return the code of each cell. Raises DataError naming the row of a cell outside the schema.
+
+    first_row: number of data rows before these, where a long table is read in pieces
+    """
     codes = np.empty(len(texts), np.int64)
     known = {value.casefold(): code for code, value in enumerate(column.values)}
-    for row, text in enumerate(texts):
-        cell = text.strip()
+    for place, text in enumerate(texts):
+        cell, row = text.strip(), first_row + place
         if cell.casefold() in MISSING_WORDS and cell.casefold() not in known:
-            codes[row] = _missing_code(column, row)
+            codes[place] = _missing_code(column, row)
         elif column.kind == "categorical":
-            codes[row] = _category(column, known, cell, row)
+            codes[place] = _category(column, known, cell, row)
         else:
-            codes[row] = _bin(column, cell, row)
+            codes[place] = _bin(column, cell, row)
     return codes
 
 
