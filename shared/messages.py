@@ -27,7 +27,8 @@ class Question:
     kind:     one of KINDS; its ballot and bounds are defined in ``votes/``
     name:     unique within a run, such as ``neighbours/3``
     plan:     SHA-256 of the plan; a site with another plan refuses
-    arrays:   ``genomes`` (P, G) and ``classes`` (P,) of candidates; ``weights``, ``bias`` of a student for ``score``
+    arrays:   ``genomes`` (P, G) float64 and ``classes`` (P,) int64 of candidates; ``weights``, ``bias`` of a student
+              for ``score``
     """
 
     kind: Kind
@@ -55,9 +56,15 @@ class Answer:
 
 
 def encode_question(question: Question) -> bytes:
-    """Return the question's canonical bytes."""
+    """Return the question's canonical bytes; candidates travel in the smallest type that holds them exactly."""
     fields = {"kind": question.kind, "name": question.name, "plan": question.plan, "run": question.run}
-    return wire.encode(wire.Packet(kind="question", fields=fields, arrays=question.arrays))
+    arrays = {name: _compact(name, np.asarray(array)) for name, array in question.arrays.items()}
+    return wire.encode(wire.Packet(kind="question", fields=fields, arrays=arrays))
+
+
+def _compact(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    # Classes that are no integers are a fault of the asker, which a smaller type would hide.
+    return array if name == "classes" and array.dtype.kind not in "iu" else wire.compact(array)
 
 
 def decode_question(data: bytes) -> Question:
@@ -70,9 +77,13 @@ def decode_question(data: bytes) -> Question:
         )
     if fields["kind"] not in KINDS:
         raise MessageError(f"a question of kind {fields['kind']!r} found; this version answers {', '.join(KINDS)}.")
-    return Question(
-        kind=fields["kind"], name=fields["name"], plan=fields["plan"], run=fields["run"], arrays=packet.arrays
-    )
+    arrays = {name: _widened(name, array) for name, array in packet.arrays.items()}
+    return Question(kind=fields["kind"], name=fields["name"], plan=fields["plan"], run=fields["run"], arrays=arrays)
+
+
+def _widened(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Undo ``wire.compact``: classes are int64, everything else a question carries is float64."""
+    return array.astype(np.int64 if name == "classes" and array.dtype.kind in "iu" else np.float64)
 
 
 def encode_answer(answer: Answer) -> bytes:

@@ -46,7 +46,6 @@ BAD_CANDIDATES = {
     "flat": candidates(genomes=np.zeros(24)),
     "deep": candidates(genomes=np.zeros((12, 2, 1))),
     "float classes": candidates(classes=CLASSES.astype(float)),
-    "small classes": candidates(classes=CLASSES.astype(np.int32)),
     "a class above": candidates(classes=CLASSES + 1),
     "a class below": candidates(classes=CLASSES - 1),
     "NaN": cell(np.nan),
