@@ -21,7 +21,7 @@ import pytest
 from patevolve.client import reporting
 from patevolve.client.home import open_home
 from patevolve.client.policy import draft
-from patevolve.client.simulate import Finished, Site, load_records, open_sites, simulate, system_noise
+from patevolve.client.simulate import Finished, Site, load_records, open_sites, simulate
 from patevolve.shared.data.records import Records
 from patevolve.shared.plan import Agreed, agree
 from patevolve.shared.plan_edit import vary
@@ -115,11 +115,17 @@ def place(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def repeated(site: str, question: str) -> NoiseSource:
+    """Return noise that depends on the site and the question alone."""
+    return RecordedNoise(f"{site}\x1f{question}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
     """What a test needs to run a small plan in this process."""
 
     place: Path
+    noise: Callable[[str, str], NoiseSource] = repeated
     hospitals: tuple[str, ...] = HOSPITALS
     everything: Mapping[str, Any] = dataclasses.field(default_factory=lambda: EVERYTHING)
     nothing: Mapping[str, Any] = dataclasses.field(default_factory=lambda: NOTHING)
@@ -177,13 +183,13 @@ class Kit:
         out: str,
         *,
         homes: Mapping[str, Path] | None = None,
-        noise: Callable[[str, str], NoiseSource] = system_noise,
+        noise: Callable[[str, str], NoiseSource] | None = None,
         run: str = "run-1",
     ) -> tuple[Finished, dict[str, Site]]:
         """Run a plan into ``place / out`` under a given run id."""
         homes = homes or self.homes(agreed, name=f"{out}-sites", secret=b"s" * 32)
         sites = open_sites(homes, records, agreed)
-        return simulate(agreed, sites, self.place / out, noise=noise, run=run), sites
+        return simulate(agreed, sites, self.place / out, noise=noise or self.noise, run=run), sites
 
     def report(self, agreed: Agreed, finished: Finished, sites: Mapping[str, Site]) -> dict[str, Any]:
         """Write the run's report and return what stands in report.json."""
@@ -216,16 +222,10 @@ class Kit:
 
 
 @pytest.fixture
-def kit(place: Path) -> Kit:
-    """Small plans and data in a fresh folder."""
-    return Kit(place=place)
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], NoiseSource]:
-    """Noise that depends on the site and the question alone."""
+def kit(place: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """Small plans and data in a fresh folder; runs draw recorded noise, so that no test fails by chance."""
     monkeypatch.setenv(RECORDED_NOISE_VARIABLE, "1")
-    return lambda site, question: RecordedNoise(f"{site}\x1f{question}")
+    return Kit(place=place)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ class Shell:
         """Run ``patevolve`` with these arguments.
 
         kill:   (point, question, n): SIGKILL at the n-th passage of that point
-        draws:  a log of noise draws; with it the noise is recorded noise, another one for every draw
+        draws:  a log of noise draws; the noise is recorded noise, another one for every draw in the log
         twin:   the name of a planted fault of the driver
         """
         with tempfile.TemporaryDirectory() as folder:
@@ -273,7 +273,7 @@ class Shell:
                 "arguments": [str(argument) for argument in arguments],
                 "kill": kill,
                 "twin": twin,
-                "draws": None if draws is None else str(draws),
+                "draws": str(draws or Path(folder, "draws")),
                 "out": str(out),
                 "err": str(err),
             }

@@ -5,7 +5,6 @@ It finds every private value that reaches a release by a way around the charged 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -61,13 +60,13 @@ def test_a_plan_that_asks_nothing_releases_the_same_bytes_for_other_data(kit: An
 @pytest.mark.parametrize("selection", ["soft", "histogram"])
 @pytest.mark.usefixtures("without_data", "plain_page")
 def test_every_question_without_its_data_releases_the_same_bytes_for_other_data(
-    trust: str, selection: str, kit: Any, recorded: Callable[..., Any]
+    trust: str, selection: str, kit: Any
 ) -> None:
     changes = {**kit.everything, "privacy.trust": trust, "evolution.selection": selection}
     agreed = kit.agreed(changes)
     made, scores, reports = {}, [], []
     for out, rows in (("one", kit.rows()), ("other", _other(kit.rows()))):
-        finished, sites = kit.run(agreed, kit.records(agreed, rows), out, noise=recorded)
+        finished, sites = kit.run(agreed, kit.records(agreed, rows), out)
         made[out] = _public(kit, out)
         scores.append(finished.score)
         report = kit.report(agreed, finished, sites)
@@ -94,7 +93,7 @@ def _images(kit: Any, seed: int, count: int) -> dict[str, Records]:
 
 @pytest.mark.parametrize("nothing", [True, False], ids=["nothing_asked", "sums_without_data"])
 def test_images_of_a_simulator_are_the_same_bytes_for_other_data(
-    nothing: bool, kit: Any, recorded: Callable[..., Any], request: pytest.FixtureRequest
+    nothing: bool, kit: Any, request: pytest.FixtureRequest
 ) -> None:
     text = (resources.files("patevolve.client") / "demo_data" / "digits.toml").read_text("utf-8")
     changes: dict[str, Any] = {"sites.count": 2, "data.classes": ["0", "1"], "release.samples": 40}
@@ -106,26 +105,24 @@ def test_images_of_a_simulator_are_the_same_bytes_for_other_data(
         request.getfixturevalue("without_data")
     agreed = vary(agree(text), changes)
     for out, records in (("one", _images(kit, 1, 60)), ("other", _images(kit, 2, 90))):
-        finished, _ = kit.run(agreed, records, out, noise=recorded)
+        finished, _ = kit.run(agreed, records, out)
         assert len(finished.asks) == (0 if nothing else 3)
     assert _public(kit, "one") == _public(kit, "other")
     assert sum(name.endswith(".png") for name in _public(kit, "one")["release"]) == 40
 
 
-def test_with_its_data_the_same_plan_releases_other_bytes(kit: Any, recorded: Callable[..., Any]) -> None:
+def test_with_its_data_the_same_plan_releases_other_bytes(kit: Any) -> None:
     """The negative control: noise and seed alike, only the charged tallies differ, and it shows."""
     agreed = kit.agreed(kit.everything)
     for out, rows in (("one", kit.rows()), ("other", _other(kit.rows()))):
-        kit.run(agreed, kit.records(agreed, rows), out, noise=recorded)
+        kit.run(agreed, kit.records(agreed, rows), out)
     one, other = _public(kit, "one"), _public(kit, "other")
     assert one["release"]["data.csv"] != other["release"]["data.csv"]
     assert one["student"]["student.npz"] != other["student"]["student.npz"]
 
 
 @pytest.mark.usefixtures("without_data")
-def test_a_planted_leak_around_the_tallies_is_caught(
-    kit: Any, recorded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_leak_around_the_tallies_is_caught(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: candidates shifted by the mean of the private records, as when a population is seeded from them."""
     drawn = simulate.rounds.steps.first
     held: list[float] = []
@@ -141,5 +138,5 @@ def test_a_planted_leak_around_the_tallies_is_caught(
     for out, rows in (("one", kit.rows()), ("other", _other(kit.rows()))):
         records = kit.records(agreed, rows)
         held.append(float(np.mean([r.values[:, 0].mean() for r in records.values()])) % 1.0)
-        kit.run(agreed, records, out, noise=recorded)
+        kit.run(agreed, records, out)
     assert _public(kit, "one") != _public(kit, "other")

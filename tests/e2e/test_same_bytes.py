@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,11 +22,11 @@ def _public(kit: Any, out: str) -> dict[str, dict[str, bytes]]:
 
 
 @pytest.fixture
-def repeatable(monkeypatch: pytest.MonkeyPatch, recorded: Callable[..., Any]) -> None:
+def repeatable(monkeypatch: pytest.MonkeyPatch, kit: Any) -> None:
     """Let the command line run with recorded noise and a fixed run id: the run id names the questions."""
 
     def fixed(*arguments: Any, **named: Any) -> Any:
-        return simulate.simulate(*arguments, **named, noise=recorded, run="run-1")
+        return simulate.simulate(*arguments, **named, noise=kit.noise, run="run-1")
 
     monkeypatch.setattr(cli, "simulate", fixed)
 
@@ -55,56 +54,56 @@ def test_local_and_simulate_with_one_site_give_the_same_bytes(kit: Any, monkeypa
     assert sum(kit.asked(place / "alone/hungary").values()) == 6
 
 
-def test_the_same_plan_and_noise_give_the_same_bytes(kit: Any, recorded: Callable[..., Any]) -> None:
+def test_the_same_plan_and_noise_give_the_same_bytes(kit: Any) -> None:
     agreed = kit.agreed(kit.everything)
     records = kit.records(agreed)
     for out in ("one", "again"):
-        kit.run(agreed, records, out, noise=recorded)
+        kit.run(agreed, records, out)
     assert _public(kit, "one") == _public(kit, "again")
 
 
 @pytest.mark.parametrize("change", ["seed", "noise"])
-def test_another_seed_or_other_noise_gives_other_bytes(change: str, kit: Any, recorded: Callable[..., Any]) -> None:
+def test_another_seed_or_other_noise_gives_other_bytes(change: str, kit: Any) -> None:
     """The negative control of the test above."""
     agreed = kit.agreed(kit.everything)
-    kit.run(agreed, kit.records(agreed), "one", noise=recorded)
+    kit.run(agreed, kit.records(agreed), "one")
     if change == "seed":
         changed = kit.agreed({**kit.everything, "seed": 2})
-        kit.run(changed, kit.records(changed), "other", noise=recorded)
+        kit.run(changed, kit.records(changed), "other")
     else:
-        kit.run(agreed, kit.records(agreed), "other")
+        kit.run(agreed, kit.records(agreed), "other", noise=simulate.system_noise)
     assert _public(kit, "one")["release"]["data.csv"] != _public(kit, "other")["release"]["data.csv"]
 
 
-def test_the_order_of_rows_in_the_file_changes_nothing(kit: Any, recorded: Callable[..., Any]) -> None:
+def test_the_order_of_rows_in_the_file_changes_nothing(kit: Any) -> None:
     agreed = kit.agreed(kit.everything)
     rows = kit.rows()
-    kit.run(agreed, kit.records(agreed, rows), "sorted", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "sorted")
     random.Random(5).shuffle(rows)  # noqa: S311 - no secret
-    kit.run(agreed, kit.records(agreed, rows), "shuffled", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "shuffled")
     assert _public(kit, "sorted") == _public(kit, "shuffled")
 
 
-def test_the_order_of_a_patients_rows_changes_nothing(kit: Any, recorded: Callable[..., Any]) -> None:
+def test_the_order_of_a_patients_rows_changes_nothing(kit: Any) -> None:
     """Patients with several records, more than count: which ones stay is keyed by content, not by place."""
     agreed = kit.agreed({**kit.everything, "privacy.records_per_unit": 2})
     rows = [{**row, "patient": str(position // 4)} for position, row in enumerate(kit.rows())]
-    kit.run(agreed, kit.records(agreed, rows), "sorted", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "sorted")
     random.Random(5).shuffle(rows)  # noqa: S311 - no secret
-    kit.run(agreed, kit.records(agreed, rows), "shuffled", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "shuffled")
     assert _public(kit, "sorted") == _public(kit, "shuffled")
 
 
 RECORDS = {"privacy.unit": "record", "data.unit": None}
 
 
-def test_the_order_of_records_without_patient_ids_changes_nothing(kit: Any, recorded: Callable[..., Any]) -> None:
+def test_the_order_of_records_without_patient_ids_changes_nothing(kit: Any) -> None:
     """Where every record is a unit, its place in the file names it neither for the shards nor for the hold-out."""
     agreed = kit.agreed({**kit.everything, **RECORDS})
     rows = [{**row, "age": "50", "cholesterol": ""} for row in kit.rows()]  # many records are equal
-    kit.run(agreed, kit.records(agreed, rows), "sorted", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "sorted")
     random.Random(5).shuffle(rows)  # noqa: S311 - no secret
-    kit.run(agreed, kit.records(agreed, rows), "shuffled", noise=recorded)
+    kit.run(agreed, kit.records(agreed, rows), "shuffled")
     assert _public(kit, "sorted") == _public(kit, "shuffled")
 
 
