@@ -87,6 +87,7 @@ def place(module):
         return 2, name
     if name in LOWER_ROOMS:
         return 1, name
+    assert name in LAYER_OF, f"{module} has no place in LAYERS at the top of this file: give it one"
     return LAYER_OF[name], ""
 
 
