@@ -1,0 +1,309 @@
+"""The site's own executor: one long-lived process that answers Flower's messages with the installed patevolve.
+
+Flower's stock executor installs the bundle that the coordinator sent and puts it first on the import path, so that a
+coordinator could run anything at a site. This one claims tasks from the SuperNode (``--isolation process``), compares
+the SHA-256 of the bundle's bytes with the site's allow-list, and hands the message to the installed ClientApp. The
+bundle is never unpacked, installed or imported. Since no process starts per message, an answer takes less time too.
+
+All use of Flower's internals by the site stands in this file; it refuses to start beside another Flower than 1.42.
+
+Run as ``python -m patevolve.client.executor tasks|node ...`` by ``patevolve client start``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib.metadata
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patevolve.shared.errors import InputError
+
+log = logging.getLogger(__name__)
+
+FLOWER = (1, 42)
+REFUSED = "bundle-not-allowed"  # the code that leaves the site, and nothing beside it
+FAILED = "app-failed"
+POLL_SECONDS = 0.05  # between two looks for a task at the SuperNode on this machine
+NODE_POLL_SECONDS = 0.5  # between two looks for a message at the coordinator; Flower's own is 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the executor serves.
+
+    runtime:  host:port of the SuperNode's Runtime API, on this machine
+    secret:   what only this executor and its SuperNode know
+    bundles:  SHA-256 of the bundles whose messages are answered; anything else is refused by a code
+    config:   what the app reads as its node's configuration; it never leaves the site
+    """
+
+    runtime: str
+    secret: bytes = field(repr=False)
+    bundles: frozenset[str]
+    config: Mapping[str, str]
+
+
+def check_flower() -> str:
+    """Return the installed Flower's version. Raises InputError unless it is the one whose internals are used here."""
+    wanted = ".".join(map(str, FLOWER))
+    try:
+        found = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError as reason:
+        raise InputError("Flower is not installed; install it with: pip install 'patevolve[federation]'") from reason
+    if tuple(found.split(".")[:2]) != tuple(map(str, FLOWER)):
+        raise InputError(
+            f"Flower {found} found; expected {wanted}.x, the version this release was tested with. Install it with: "
+            f"pip install 'patevolve[federation]'"
+        )
+    return found
+
+
+def refusal(content: bytes, declared: str, bundles: frozenset[str]) -> str | None:
+    """Return the code of a refusal, or None if these bytes are a permitted bundle.
+
+    The bytes are hashed here: the hash that came with them is the sender's claim, and a wrong claim is refused as well.
+    """
+    computed = hashlib.sha256(content).hexdigest()
+    return None if computed in bundles and computed == declared else REFUSED
+
+
+App = Callable[[Any, Any], Any]  # (message, context) -> reply, as Flower's ClientApp
+
+
+def serve(settings: Settings, app: App, stop: threading.Event) -> None:
+    """Answer the SuperNode's tasks with ``app`` until told to stop; a SuperNode that is away is waited for."""
+    import httpx  # noqa: PLC0415 - comes with Flower
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest  # noqa: PLC0415 - Flower is an extra
+    from flwr.supercore.constant import TaskType  # noqa: PLC0415
+    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor  # noqa: PLC0415
+
+    guard = SuperExecAuthHttpInterceptor(
+        master_secret=settings.secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    )
+    client = _client(settings.runtime, "SuperExec", guard)
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    try:
+        while not stop.is_set():
+            try:
+                offered = client.AcquireTask(request)
+            except (httpx.TransportError, httpx.HTTPStatusError) as reason:
+                log.warning("the SuperNode at %s gives no task (%s); trying again", settings.runtime, reason)
+                stop.wait(1.0)
+                continue
+            if offered.HasField("task") and offered.token:
+                _perform(settings, app, offered.token)
+            else:
+                stop.wait(POLL_SECONDS)
+    finally:
+        client.close()
+
+
+def _client(address: str, component: str, guard: Any) -> Any:
+    """Return a client of the Runtime API that tries once: the loop above decides what a failure means."""
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
+    from flwr.supercore.retry import make_simple_http_retry_invoker  # noqa: PLC0415
+    from flwr.supercore.runtime import RuntimeHttpClient  # noqa: PLC0415
+
+    invoker = make_simple_http_retry_invoker()
+    invoker.max_tries = 2
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,  # loopback within this machine; the SuperNode binds 127.0.0.1
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), guard],
+        retry_invoker=invoker,
+    )
+
+
+def _perform(settings: Settings, app: App, token: str) -> None:
+    """Answer one task: every way out pushes a reply, for the SuperNode waits for one before it asks for more."""
+    from flwr.common.constant import SubStatus  # noqa: PLC0415
+    from flwr.supercore.heartbeat import HeartbeatSender  # noqa: PLC0415
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor  # noqa: PLC0415
+    from flwr.supernode.runtime.run_clientapp import push_message, push_task_output  # noqa: PLC0415
+
+    began = time.monotonic()
+    client = _client(settings.runtime, "flwr-clientapp", RuntimeTokenHttpInterceptor(token))
+    beat = HeartbeatSender(_heartbeat(client))
+    status, details, context = SubStatus.FAILED, FAILED, None
+    try:
+        beat.start()
+        message, context, bundle = _pull(client)
+        context.node_config = dict(settings.config)
+        code = refusal(bundle.content, bundle.hash_str, settings.bundles)
+        if code is not None:
+            log.error(
+                "a message under bundle %s was refused: it is not among the %d that this site permits (join.toml). "
+                "Ask the coordinator for the bundle's hash, check it, and add it to permit it.",
+                hashlib.sha256(bundle.content).hexdigest(),
+                len(settings.bundles),
+            )
+            details, reply = code, _refused(message, code)
+        else:
+            reply = _called(app, message, context)
+            status, details = SubStatus.COMPLETED, ""
+        push_message(client, reply, context)
+        log.info("answered %s in %.2f s", message.metadata.message_type, time.monotonic() - began)
+    except Exception:  # noqa: BLE001 - a fault in one message must not end the site's executor; the text stays here
+        log.exception("a message could not be answered")
+    finally:
+        push_task_output(client, context, status, details)
+        if beat.is_running:
+            beat.stop()
+        client.close()
+
+
+def _pull(client: Any) -> tuple[Any, Any, Any]:
+    """Return (message, context, bundle) of a claimed task, as Flower's pull_task_input does, with a shorter patience.
+
+    A task can be claimed before its message has arrived whole; Flower then waits a second, which is most of an answer.
+    """
+    from flwr.app import Message  # noqa: PLC0415
+    from flwr.common.serde import context_from_proto, fab_from_proto  # noqa: PLC0415
+    from flwr.proto.node_pb2 import Node  # noqa: PLC0415
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest  # noqa: PLC0415
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: PLC0415
+        make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree  # noqa: PLC0415
+    from flwr.supercore.task_identity import TaskIdentity  # noqa: PLC0415
+
+    found = client.PullTaskInput(PullTaskInputRequest())
+    context = context_from_proto(found.context)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = found.task_id, context.run_id, context.node_id
+    (tree,) = client.PullMessages(PullAppMessagesRequest()).message_object_trees
+    node = Node(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        initial_backoff=POLL_SECONDS,
+        backoff_cap=1.0,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id  # the object that travels does not hold its own id
+    return message, context, fab_from_proto(found.fab)
+
+
+def _called(app: App, message: Any, context: Any) -> Any:
+    """Return the app's reply, or a fixed code if it raised: Flower would forward the exception's text."""
+    from flwr.app import Message  # noqa: PLC0415
+    from flwr.app.error import Error  # noqa: PLC0415
+    from flwr.common.constant import ErrorCode  # noqa: PLC0415
+
+    try:
+        return app(message, context)
+    except Exception:  # noqa: BLE001 - whatever it is, only the code may travel
+        log.exception("the app failed on %s", message.metadata.message_type)
+        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=FAILED), reply_to=message)
+
+
+def _refused(message: Any, code: str) -> Any:
+    from flwr.app import Message  # noqa: PLC0415
+    from flwr.app.error import Error  # noqa: PLC0415
+    from flwr.common.constant import ErrorCode  # noqa: PLC0415
+
+    return Message(Error(code=ErrorCode.INVALID_FAB, reason=code), reply_to=message)
+
+
+def _heartbeat(client: Any) -> Callable[[], bool]:
+    """Return a heartbeat that reports failure. Flower's own ends the process when the task has gone, which is long-lived here."""
+    import httpx  # noqa: PLC0415
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest  # noqa: PLC0415
+
+    def beat() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except (httpx.HTTPError, RuntimeError):  # RuntimeError: the client was closed meanwhile
+            return False
+        return True
+
+    return beat
+
+
+def run_node(arguments: Sequence[str], poll: float = NODE_POLL_SECONDS) -> None:
+    """Run Flower's SuperNode in this process, looking for messages every ``poll`` seconds instead of every 3."""
+    from flwr.supernode import start_client_internal  # noqa: PLC0415
+    from flwr.supernode.cli.flower_supernode import flower_supernode  # noqa: PLC0415
+
+    original = start_client_internal.time  # an AttributeError here means another Flower: check_flower guards it
+    start_client_internal.time = types.SimpleNamespace(  # type: ignore[assignment]
+        sleep=lambda seconds: original.sleep(min(seconds, poll if seconds >= 1 else poll / 5))
+    )
+    start_client_internal.pull_objects = functools.partial(
+        start_client_internal.pull_objects, initial_backoff=POLL_SECONDS, backoff_cap=1.0
+    )
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+def installed_app() -> App:
+    """Return the installed patevolve's ClientApp: what a site runs is what it installed."""
+    from patevolve.client.app import app  # noqa: PLC0415 - imports Flower
+
+    return lambda message, context: app(message, context)
+
+
+def _watch_parent(parent: int, stop: threading.Event) -> None:
+    def watch() -> None:
+        while not stop.is_set():
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            stop.wait(1.0)
+
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve a SuperNode's tasks, or run the SuperNode itself, until the parent process ends."""
+    from patevolve.client.joined import read_joined  # noqa: PLC0415 - after the arguments
+
+    parser = argparse.ArgumentParser(prog="python -m patevolve.client.executor")
+    parser.add_argument("--parent", type=int, required=True, help="Process after whose end this one ends.")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    tasks = kinds.add_parser("tasks")
+    tasks.add_argument("--home", type=Path, required=True)
+    tasks.add_argument("--runtime", required=True)
+    tasks.add_argument("--secret", type=Path, required=True)
+    node = kinds.add_parser("node")
+    node.add_argument("arguments", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    check_flower()
+    stop = threading.Event()
+    _watch_parent(chosen.parent, stop)
+    if chosen.kind == "node":
+        run_node(chosen.arguments[1:] if chosen.arguments[:1] == ["--"] else chosen.arguments)
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    joined = read_joined(chosen.home)
+    serve(
+        Settings(
+            runtime=chosen.runtime,
+            secret=chosen.secret.read_bytes(),
+            bundles=frozenset(joined.bundles),
+            config={"home": str(chosen.home), "data": joined.data},
+        ),
+        installed_app(),
+        stop,
+    )
+
+
+if __name__ == "__main__":
+    main()
