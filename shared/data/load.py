@@ -1,77 +1,70 @@
-"""Reading what a site has: CSV tables under a public schema, and NPZ images without pickle.
+"""Reading what a site has into memory: tables under a public schema, and images under a public target.
 
-Everything here raises DataError before any budget is spent. Messages name rows and columns: they stay at the site.
+Tables are CSV, TSV or Parquet; images are an NPZ file without pickle, a folder per class, or a manifest of files
+(PNG, TIFF, JPEG, DICOM, NIfTI). Everything here raises DataError before any budget is spent. Messages name rows,
+columns and files: they stay at the site.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import zipfile
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.data.images import read_image
+from patevolve.shared.data.layout import Layout
+from patevolve.shared.data.manifest import UNIT_TAG, Item, find
+from patevolve.shared.data.names import shown
+from patevolve.shared.data.parquet import Cells, pieces
 from patevolve.shared.data.records import Records
+from patevolve.shared.data.target import Frame, Reading, Target, convert
 from patevolve.shared.errors import DataError
 from patevolve.shared.schema import Schema, encode_column
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Which columns (of a table) or arrays (of an NPZ file) hold the class, the privacy unit and the site.
-
-    unit:  empty if every record is its own unit
-    site:  empty if the file holds one site
-    """
-
-    classes: tuple[str, ...]
-    label: str
-    unit: str = ""
-    site: str = ""
+__all__ = ["Layout", "load_images", "load_table", "read_items"]
+SHOWN = 3  # refused files named in one message
 
 
 def load_table(path: Path, schema: Schema, layout: Layout) -> dict[str, Records]:
-    """Return the records of each site in a CSV or TSV file, keyed by the site's name ("" without a site column).
+    """Return the records of each site in a CSV, TSV or Parquet file, keyed by site ("" without a site column).
 
     Raises DataError for an unreadable or empty file, a missing column, or a cell outside the schema.
     """
-    header, rows = _read_rows(path)
-    wanted = [column.name for column in schema] + [name for name in (layout.label, layout.unit, layout.site) if name]
-    absent = [name for name in wanted if name not in header]
-    if absent:
-        raise DataError(f"{path.name}: no column {', '.join(map(repr, absent))}; found {', '.join(header)}. Rename it.")
-    cells = {name: [row[header.index(name)] for row in rows] for name in wanted}
-    codes = np.stack([encode_column(column, cells[column.name]) for column in schema], axis=1)
-    units = _units(cells[layout.unit] if layout.unit else None, len(rows))
-    records = Records(values=codes, classes=_classes(cells[layout.label], layout), units=units)
-    return _sites(records, layout, np.array(cells[layout.site]) if layout.site else None)
+    parts, sites, before = [], [], 0
+    for cells in pieces(path, columns_of(schema, layout)):
+        parts.append(encode_piece(cells, schema, layout, before))
+        sites.append(np.array(cells[layout.site]) if layout.site else np.empty(0, "U1"))
+        before += len(parts[-1])
+    records = Records(
+        values=np.concatenate([part.values for part in parts]),
+        classes=np.concatenate([part.classes for part in parts]),
+        units=np.concatenate([part.units for part in parts]),
+    )
+    return _sites(records, layout, np.concatenate(sites) if layout.site else None)
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            table = list(csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as reason:
-        raise DataError(f"{path.name} cannot be read as a UTF-8 table: {reason}. Check the file.") from reason
-    if len(table) < 2:
-        raise DataError(f"{path.name} has no data rows; expected a header and at least one row.")
-    header = [name.strip() for name in table[0]]
-    if len(set(header)) != len(header):
-        raise DataError(f"{path.name} has two columns of one name; expected distinct names in {header}.")
-    ragged = next((i for i, row in enumerate(table[1:], 1) if len(row) != len(header)), None)
-    if ragged is not None:
-        raise DataError(f"{path.name}, data row {ragged}: {len(table[ragged])} cells found; expected {len(header)}.")
-    return header, table[1:]
+def columns_of(schema: Schema, layout: Layout) -> list[str]:
+    """Return the columns that a table must have."""
+    return [column.name for column in schema] + [name for name in (layout.label, layout.unit, layout.site) if name]
 
 
-def _classes(labels: list[str], layout: Layout) -> NDArray[np.int64]:
+def encode_piece(cells: Cells, schema: Schema, layout: Layout, before: int) -> Records:
+    """Return the records of some rows of a table, with ``before`` rows above them. Raises DataError naming the row."""
+    count = len(cells[layout.label])
+    codes = np.stack([encode_column(column, cells[column.name], first_row=before) for column in schema], axis=1)
+    units = _units(cells[layout.unit] if layout.unit else None, count, before)
+    return Records(values=codes, classes=_classes(cells[layout.label], layout, before), units=units)
+
+
+def _classes(labels: list[str], layout: Layout, before: int = 0) -> NDArray[np.int64]:
     known = {name: position for position, name in enumerate(layout.classes)}
-    for row, label in enumerate(labels):
+    for row, label in enumerate(labels, before):
         if label.strip() not in known:
             raise DataError(
                 f"column {layout.label!r}, data row {row + 1}: class {label!r} found; the plan's classes are "
@@ -80,12 +73,12 @@ def _classes(labels: list[str], layout: Layout) -> NDArray[np.int64]:
     return np.array([known[label.strip()] for label in labels], np.int64)
 
 
-def _units(cells: list[str] | None, count: int) -> NDArray[np.str_]:
+def _units(cells: list[str] | None, count: int, before: int = 0) -> NDArray[np.str_]:
     if cells is None:
         return np.full(count, "")  # named by content, site by site
     if any(not cell.strip() for cell in cells):
         row = next(i for i, cell in enumerate(cells) if not cell.strip())
-        raise DataError(f"data row {row + 1}: an empty patient id found; expected one for every row.")
+        raise DataError(f"data row {before + row + 1}: an empty patient id found; expected one for every row.")
     return np.array([cell.strip() for cell in cells])
 
 
@@ -122,28 +115,113 @@ def _by_site(records: Records, sites: NDArray[np.str_] | None) -> dict[str, Reco
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
-def load_images(path: Path, shape: tuple[int, int], layout: Layout) -> dict[str, Records]:
-    """Return the records of each site in an NPZ file with ``images`` (n, height, width) uint8 and label arrays.
+def load_images(path: Path, shape: tuple[int, int], layout: Layout, target: Target | None = None) -> dict[str, Records]:
+    """Return the records of each site in a folder per class, a manifest, or an NPZ file, keyed by the site's name.
 
-    Raises DataError for a file that is not NPZ, holds objects, lacks an array or has other shapes.
+    shape:   (height, width) of every record
+    target:  how files of other sizes and types become that; None converts nothing
+
+    Raises DataError for what cannot be read, a label outside the classes, or an image outside the target.
     """
+    target = target or Target(height=shape[0], width=shape[1])
+    if path.suffix.lower() == ".npz" and not path.is_dir():
+        return _load_npz(path, target, layout)
+    return _load_files(path, target, layout)
+
+
+def _load_files(path: Path, target: Target, layout: Layout) -> dict[str, Records]:
+    found = find(path, layout)
+    refused = [f"{name}: {reason}" for name, reason in found.refused]
+    values: list[NDArray[np.uint8]] = []
+    labels, units, sites = [], [], []
+    for item, reading in read_items(found.items, target, layout):
+        if isinstance(reading, DataError):
+            refused.append(str(reading))
+            continue
+        values += reading.images
+        labels += [item.label] * len(reading.images)
+        units += [item.unit or reading.unit] * len(reading.images)
+        sites += [item.site] * len(reading.images)
+    if refused:
+        more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+        raise DataError(
+            f"{len(refused)} file(s) of {shown(path.name)} refused: {'; '.join(refused[:SHOWN])}{more}. "
+            f"`patevolve client inspect` lists them all."
+        )
+    if not values:
+        raise DataError(f"{shown(path.name)} holds no image; expected at least one.")
+    records = Records(
+        values=np.stack(values),
+        classes=_classes(labels, layout),
+        units=_units(units if layout.unit else None, len(values)),
+    )
+    return _sites(records, layout, np.array(sites) if layout.site else None)
+
+
+def read_items(items: tuple[Item, ...], target: Target, layout: Layout) -> Iterator[tuple[Item, Reading | DataError]]:
+    """Yield each file with its converted images, or with the reason why it is refused; one file in memory at once."""
+    for item in items:
+        try:
+            yield item, _read_item(item, target, layout)
+        except DataError as reason:
+            yield item, reason
+
+
+def _read_item(item: Item, target: Target, layout: Layout) -> Reading:
+    if item.label not in layout.classes:
+        raise DataError(
+            f"{shown(item.path.name)}: class {item.label!r} found; the plan's classes are "
+            f"{', '.join(layout.classes)}. Correct the label, or agree on a plan with that class."
+        )
+    reading = read_image(item.path, target, unit_tag=layout.unit == UNIT_TAG and not item.unit)
+    if layout.unit and not (item.unit or reading.unit):
+        raise DataError(f"{shown(item.path.name)}: an empty patient id found; expected one for every image.")
+    return reading
+
+
+def _load_npz(path: Path, target: Target, layout: Layout) -> dict[str, Records]:
+    arrays = read_npz(path, layout)
+    images = npz_images(path, arrays["images"], target)
+    wanted = [name for name in (layout.label, layout.unit, layout.site) if name]
+    if any(arrays[name].shape != (len(images),) for name in wanted):
+        raise DataError(f"{shown(path.name)}: label arrays of other length than the {len(images)} images found.")
+    cells = {name: [str(value) for value in arrays[name].tolist()] for name in wanted}
+    units = _units(cells[layout.unit] if layout.unit else None, len(images))
+    records = Records(values=images, classes=_classes(cells[layout.label], layout), units=units)
+    return _sites(records, layout, np.array(cells[layout.site]) if layout.site else None)
+
+
+def read_npz(path: Path, layout: Layout) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of an NPZ file, never unpickling. Raises DataError for objects or a missing array."""
     try:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except _UNREADABLE as reason:
-        raise DataError(f"{path.name} cannot be read as NPZ without objects: {reason}. Save plain arrays.") from reason
+        raise DataError(
+            f"{shown(path.name)} cannot be read as NPZ without objects: {shown(str(reason))}. Save plain arrays."
+        ) from reason
     wanted = ["images", layout.label, *(name for name in (layout.unit, layout.site) if name)]
     absent = [name for name in wanted if name not in arrays]
     if absent:
-        raise DataError(f"{path.name}: no array {', '.join(map(repr, absent))}; found {', '.join(sorted(arrays))}.")
-    images = arrays["images"]
-    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != shape or len(images) == 0:
         raise DataError(
-            f"{path.name}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 1, {shape[0]}, {shape[1]})."
+            f"{shown(path.name)}: no array {', '.join(map(repr, absent))}; found {', '.join(sorted(arrays))}."
         )
-    if any(arrays[name].shape != (len(images),) for name in wanted[1:]):
-        raise DataError(f"{path.name}: label arrays of other length than the {len(images)} images found.")
-    cells = {name: [str(value) for value in arrays[name].tolist()] for name in wanted[1:]}
-    units = _units(cells[layout.unit] if layout.unit else None, len(images))
-    records = Records(values=images, classes=_classes(cells[layout.label], layout), units=units)
-    return _sites(records, layout, np.array(cells[layout.site]) if layout.site else None)
+    return arrays
+
+
+def npz_images(path: Path, images: NDArray[np.generic], target: Target) -> NDArray[np.uint8]:
+    """Return the images of an NPZ file as the target wants them; only what the plan declares is converted."""
+    shape = (target.height, target.width)
+    whole = images.dtype == np.uint8 or (target.value_range and images.dtype.kind in "uif")
+    sized = images.ndim == 3 and len(images) > 0 and (images.shape[1:] == shape or target.fit != "exact")
+    if not (whole and sized):
+        raise DataError(
+            f"{shown(path.name)}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 1, {shape[0]}, "
+            f"{shape[1]}), or the plan's data.value_range and data.fit for others."
+        )
+    if images.dtype == np.uint8 and images.shape[1:] == shape and not target.value_range:
+        return np.asarray(images, np.uint8)
+    where = f"{shown(path.name)}, image "
+    return np.stack(
+        [convert(Frame(values=one, span=None), target, f"{where}{i}")[0] for i, one in enumerate(images, 1)]
+    )

@@ -1,0 +1,184 @@
+"""The one declared target of all images of a plan, and the conversion of what was read into it.
+
+Nothing is converted in silence: each step has a name, which the inspection counts and shows at the site alone. Every
+step is a function of one image and the plan, so that no record moves another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.errors import DataError
+from patevolve.shared.plan import Data
+
+MOST_PIXELS = 100_000_000  # of one frame: larger ones are refused before they are decoded
+FEW_LEVELS = 16  # an image of 16 bits that ends with fewer grey levels has most likely lost its content
+GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601-7, section 2.5.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What every image becomes: (height, width) uint8 grey levels. The fields are those of the plan's data section."""
+
+    height: int
+    width: int
+    fit: Literal["exact", "pad", "crop", "stretch"] = "exact"
+    value_range: tuple[float, ...] = ()
+    frames: Literal["refuse", "first", "middle", "all"] = "refuse"
+
+
+def target_of(data: Data) -> Target:
+    """Return the target that a plan declares."""
+    return Target(height=data.height, width=data.width, fit=data.fit, value_range=data.value_range, frames=data.frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Frame:
+    """One image as it was read, before it is converted.
+
+    values:   (height, width) grey or (height, width, 3) RGB, any real type
+    span:     values that stand for black and white, from the file's own description; None if it has none
+    invert:   whether the least value is white (MONOCHROME1)
+    """
+
+    values: NDArray[Any]
+    span: tuple[float, float] | None
+    invert: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Reading:
+    """What one file gave: its converted images, the names of the steps taken, and ``unit`` if the file states one."""
+
+    images: tuple[NDArray[np.uint8], ...]
+    steps: tuple[str, ...] = ()
+    unit: str = ""
+
+
+def type_span(values: NDArray[Any]) -> tuple[float, float] | None:
+    """Return black and white of whole numbers of 1, 8 or 16 unsigned bits; None for types without such a meaning."""
+    if values.dtype.kind == "b":
+        return 0.0, 1.0
+    if values.dtype.kind == "u" and values.dtype.itemsize <= 2:
+        return 0.0, float(np.iinfo(values.dtype).max)
+    return None
+
+
+def choose_frames(count: int, target: Target, where: str) -> list[int]:
+    """Return which of a file's frames are records by the plan's rule. Raises DataError for none, or without a rule."""
+    if count < 1:
+        raise DataError(f"{where}: no frame found; expected at least one.")
+    if count == 1:
+        return [0]
+    if target.frames == "refuse":
+        raise DataError(
+            f"{where}: {count} frames or slices found; the plan expects one. Agree on data.frames = 'first', 'middle' "
+            f"or 'all' in the plan."
+        )
+    return {"first": [0], "middle": [count // 2], "all": list(range(count))}[target.frames]
+
+
+def convert(frame: Frame, target: Target, where: str) -> tuple[NDArray[np.uint8], list[str]]:
+    """Return a frame as the target wants it, (height, width) uint8, and the names of the steps taken.
+
+    Raises DataError for NaN or inf, for values without a declared range, and for another size under fit = "exact".
+    """
+    values = frame.values
+    steps: list[str] = []
+    if values.dtype.kind not in "buif" or values.ndim not in (2, 3) or 0 in values.shape:
+        raise DataError(f"{where}: values {values.dtype} {values.shape} found; expected an image of real numbers.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise DataError(
+            f"{where}: a pixel that is NaN or infinite found; expected numbers. Correct or remove the file."
+        )
+    span = _span(frame, target, where)
+    if values.ndim == 3:
+        values = values @ GREY
+        steps.append("colour to grey")
+    levels, scaled = _scaled(values, span)
+    steps += scaled
+    if frame.invert:
+        levels = 255.0 - levels
+        steps.append("inverted, for its least value is white")
+    if levels.shape != (target.height, target.width):
+        levels = _resized(levels, target, where)
+        steps.append(f"resized ({target.fit})")
+    done = np.floor(levels + 0.5).clip(0, 255).astype(np.uint8)
+    return done, steps + _doubts(frame.values, done)
+
+
+def _span(frame: Frame, target: Target, where: str) -> tuple[float, float]:
+    if target.value_range and frame.values.ndim == 2:
+        low, high = target.value_range
+        return low, high
+    span = frame.span or type_span(frame.values)
+    if span is None:
+        raise DataError(
+            f"{where}: values of type {frame.values.dtype} found, of which the file does not say what is black and "
+            f"white. Agree on data.value_range = [low, high] in the plan."
+        )
+    return span
+
+
+def _scaled(values: NDArray[Any], span: tuple[float, float]) -> tuple[NDArray[np.float64], list[str]]:
+    low, high = span
+    given = values.astype(np.float64)
+    if span == (0.0, 255.0):
+        return given.clip(0.0, 255.0), [] if values.dtype.kind != "i" else ["signed to unsigned"]
+    beyond = bool(((given < low) | (given > high)).any())
+    levels = ((given - low) * (255.0 / (high - low))).clip(0.0, 255.0)
+    return levels, [f"values {low:g} to {high:g} scaled to 0 to 255"] + ["values outside the range clipped"] * beyond
+
+
+def _doubts(before: NDArray[Any], after: NDArray[np.uint8]) -> list[str]:
+    levels = len(np.unique(after))
+    if levels == 1:
+        return ["doubt: one grey level only"]
+    if levels < FEW_LEVELS and before.dtype.itemsize > 1 and len(np.unique(before)) > 2 * levels:
+        return [f"doubt: fewer than {FEW_LEVELS} grey levels left; see data.value_range"]
+    return []
+
+
+def _resized(levels: NDArray[np.float64], target: Target, where: str) -> NDArray[np.float64]:
+    height, width = levels.shape
+    if target.fit == "exact":
+        raise DataError(
+            f"{where}: {height} × {width} pixels found; expected {target.height} × {target.width}. Resize the images, "
+            f"or agree on data.fit = 'pad', 'crop' or 'stretch' in the plan."
+        )
+    if target.fit == "stretch":
+        return _resample(levels, target.height, target.width)
+    ratio = (min if target.fit == "pad" else max)(target.height / height, target.width / width)
+    inner = _resample(levels, max(1, round(height * ratio)), max(1, round(width * ratio)))
+    return _placed(inner, target)
+
+
+def _resample(levels: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    """Return the image resampled with a triangle filter that widens when it shrinks, so that nothing is aliased."""
+    rows, columns = _weights(levels.shape[0], height), _weights(levels.shape[1], width)
+    return np.asarray(rows @ levels @ columns.T)
+
+
+def _weights(before: int, after: int) -> NDArray[np.float64]:
+    scale = before / after
+    reach = max(1.0, scale)
+    centres = (np.arange(after) + 0.5) * scale - 0.5
+    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(before)[None, :]) / reach)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _placed(inner: NDArray[np.float64], target: Target) -> NDArray[np.float64]:
+    """Return the middle of a larger image, or a smaller one in the middle of black."""
+    outer = np.zeros((target.height, target.width))
+    cut: list[slice] = []
+    put: list[slice] = []
+    for have, want in zip(inner.shape, outer.shape, strict=True):
+        size = min(have, want)
+        cut.append(slice((have - size) // 2, (have - size) // 2 + size))
+        put.append(slice((want - size) // 2, (want - size) // 2 + size))
+    outer[tuple(put)] = inner[tuple(cut)]
+    return outer
