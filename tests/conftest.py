@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no fault of the code: how long an example takes decides nothing.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("suite")
 
 # One pot of 1e-6 for the suite: at most 100 statistical tests, each refusing a correct build with probability <= 1e-8.
 ALPHA = 1e-8
