@@ -176,7 +176,7 @@ class Evolution:
     """How the population evolves between questions; everything here is public and free.
 
     selection:    "soft": steered by released prototypes and soft votes; "histogram": Private Evolution (Lin 2024);
-                  "none": the generator alone, nothing is asked
+                  "none": candidates stay as the generator first drew them
     population:   candidates kept per generation, all classes together
     generations:  how many generations
     mutation:     strengths along the run, first to last, in equal stretches (floor 0.05)
@@ -207,7 +207,8 @@ class Evolution:
         checks.positive(bandwidth=self.bandwidth)
         checks.non_negative(diversity=self.diversity)
         checks.non_negative(threshold=self.threshold)
-        checks.non_negative(jitter=self.jitter)
+        if not checks.non_negative(jitter=self.jitter) <= 1.0:
+            raise PlanError(f"evolution.jitter = {self.jitter} found; expected a strength from 0 to 1.")
         if not 0.0 <= checks.finite(crossover=self.crossover) <= 1.0:
             raise PlanError(f"evolution.crossover = {self.crossover} found; expected a fraction from 0 to 1.")
         if not self.mutation or not all(0.05 <= checks.finite(mutation=m) <= 1.0 for m in self.mutation):
