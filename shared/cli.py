@@ -125,6 +125,19 @@ def _counts(text: str) -> list[int]:
         ) from reason
 
 
+@application.command("explain", context_settings=SETTINGS, epilog="Example: patevolve explain --out pate.html")
+@click.option(
+    "--out", type=PATH, default=Path("pate.html"), show_default=True, help="The page: one file that needs no network."
+)
+@FORMAT
+def explain_command(out: Path, form: str) -> None:
+    """Write the interactive page about PATE: votes, noise, what answers cost and what a student learns."""
+    from patevolve.shared.explain import explained  # noqa: PLC0415 - draws votes and trains students: this command alone
+
+    write_atomic(out, explained().encode())
+    say(form, {"page": str(out)}, f"Wrote {out}: open it in a browser.")
+
+
 @application.group(context_settings=SETTINGS)
 def ledger() -> None:
     """Read a site's or the coordinator's ledger."""
@@ -209,4 +222,15 @@ def main() -> None:
     for entry in sorted(importlib.metadata.entry_points(group="patevolve.commands"), key=lambda entry: entry.name):
         for command in entry.load()():
             application.add_command(command)
-    application(prog_name="patevolve")
+    try:
+        code = application.main(prog_name="patevolve", standalone_mode=False)
+    except click.ClickException as reason:
+        if _wants_json(sys.argv):
+            click.echo(json.dumps({"error": "usage", "message": reason.format_message()}, ensure_ascii=False))
+        else:
+            reason.show()
+        code = reason.exit_code
+    except click.Abort:
+        click.echo("Aborted.", err=True)
+        code = 1
+    sys.exit(code)

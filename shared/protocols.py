@@ -22,12 +22,14 @@ class Sums:
     counts:     (classes,) noisy class sizes, positive
     std:        (classes,) standard deviation of the noise in each coordinate of a class's sum
     apart_std:  (classes,) the same for a class's mean less the mean over all classes
+    pooled_std: the same for the mean over all classes
     """
 
     values: NDArray[np.float64]
     counts: NDArray[np.float64]
     std: NDArray[np.float64]
     apart_std: NDArray[np.float64]
+    pooled_std: float = 0.0
 
 
 class Generator(Protocol):

@@ -58,6 +58,7 @@ def _decoded(plan: Plan, tally: Estimate, counts: NDArray[np.float64]) -> Sums:
         counts=counts,
         std=tally.std * np.linalg.norm(inverse, axis=1),
         apart_std=tally.std * np.linalg.norm(apart, axis=1),
+        pooled_std=tally.std * float(np.linalg.norm(inverse.sum(axis=0))) / float(counts.sum()),
     )
 
 

@@ -62,17 +62,19 @@ class TableEncoder:
     def model(self, sums: Sums) -> Floats:
         """Return (classes, dimension) level shares of every column from the noisy sums of embeddings.
 
-        Each class's deviation from all classes together is shrunk as far as it is noise (positive-part James and Stein
-        1961), column by column; the result is moved to the nearest distribution, plus a pseudo-count of one standard
-        deviation of the noise, so that no level is ruled out by noise. Every share is positive.
+        What all classes have in common, and each class's deviation from it, is shrunk as far as it is noise
+        (positive-part James and Stein 1961), column by column, so that pure noise leaves the uniform distribution. The
+        result is moved to the nearest distribution, plus a pseudo-count of one standard deviation of the noise, so that
+        no level is ruled out by noise. Every share is positive.
         """
         pooled = sums.values.sum(axis=0) / sums.counts.sum()
         apart = sums.values / sums.counts[:, None] - pooled
         shares, start = np.empty_like(sums.values), 0
         for levels in self.levels.tolist():
             part = slice(start, start + levels)
+            common = _shrunk(_centred(pooled[part]), sums.pooled_std)
             for cls, count in enumerate(sums.counts.tolist()):
-                level = _shrunk(_centred(apart[cls, part]), float(sums.apart_std[cls])) + _centred(pooled[part])
+                level = common + _shrunk(_centred(apart[cls, part]), float(sums.apart_std[cls]))
                 counts = count * simplex(level / self._scale + 1.0 / levels)
                 counts += float(sums.std[cls]) / self._scale + 0.5
                 shares[cls, part] = counts / counts.sum()

@@ -115,6 +115,7 @@ class Chain:
                 raise LedgerError(f"{taken} exists; expected no file of that name. Choose another path")
         draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
         with ledger_errors(target, "creating the ledger"):
+            draft.unlink(missing_ok=True)  # of an earlier process with this number, killed while creating
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             try:
                 _write_first_link(draft, form, {"format": form.name, "version": form.version, **genesis})

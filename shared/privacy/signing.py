@@ -62,6 +62,7 @@ def create_identity(path: str | os.PathLike[str]) -> Identity:
     )
     draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
     with ledger_errors(target, "creating the identity"):
+        draft.unlink(missing_ok=True)  # of an earlier process with this number, killed while creating
         handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:

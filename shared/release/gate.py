@@ -59,7 +59,7 @@ def require(results: Sequence[CheckResult]) -> None:
     if not failed:
         raise ReleaseError("the release gate has no check that was asked; expected at least one. Nothing is released.")
     listed = "; ".join(f"{result.name}: {result.found} found, expected {result.expected}" for result in failed)
-    raise ReleaseError(f"the release gate did not pass: {listed}. Nothing is released; see the report.")
+    raise ReleaseError(f"the release gate did not pass: {listed}. Nothing is released; the answers are kept.")
 
 
 def run_gate(
