@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,17 @@ from pathlib import Path
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, render_once
-from patevolve.client.policy import check_plan
+from patevolve.client.policy import SitePolicy, check_plan
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.teachers import check_shards, teach
-from patevolve.shared import rounds, wire
+from patevolve.shared import rounds
 from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.records import Records
+from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import BudgetError, DataError, PolicyError
-from patevolve.shared.files import write_new
 from patevolve.shared.finish import Released, Score, ask_score, release
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.institutions import InProcess
-from patevolve.shared.messages import digest
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Head, Ledger
@@ -30,11 +28,9 @@ from patevolve.shared.privacy.planner import choose_labels
 from patevolve.shared.randomness import NoiseSource, SystemNoise
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.runfolder import LEDGER as GLOBAL
-from patevolve.shared.runfolder import RunFolder, check_run, open_run
+from patevolve.shared.runfolder import RunFolder, check_run, known_run, open_run, run_id
 from patevolve.shared.schedule import Ask, schedule
 from patevolve.shared.tools import Tools, tools_of
-
-RUN_ID = "run.id"
 
 
 def load_records(path: Path, plan: Plan) -> dict[str, Records]:
@@ -105,9 +101,9 @@ def simulate(
     """Run the plan over these sites into a run folder, new or resumed, and return what came out."""
     tools = tools_of(agreed.plan)
     asks = schedule(agreed.plan, tools.encoder.embedding_size)
-    indexes = {name: _index(site, agreed.plan, tools) for name, site in sites.items()}
+    indexes = {name: index_of(site.home, site.records, agreed.plan, tools) for name, site in sites.items()}
     check_run(path, agreed)
-    cohort = digest(wire.canonical_json([agreed.sha256, sorted(sites)]))
+    cohort = cohort_sha256(agreed.sha256, list(sites))
 
     rendered = render_once(tools.generator, tools.encoder)
 
@@ -126,7 +122,7 @@ def simulate(
         )
 
     with _ledgers(sites, path) as ledgers:
-        _check_budgets(agreed, asks, sites, ledgers, run=_known_run(path))
+        _check_budgets(agreed, asks, sites, ledgers, run=known_run(path))
         institutions = InProcess(
             handlers={name: join(site, ledgers[name]).handle for name, site in sites.items()},
             public_keys={name: site.home.identity.public_key for name, site in sites.items()},
@@ -134,7 +130,7 @@ def simulate(
         )
         folder = open_run(path, agreed)
         folder.sweep()
-        identity = _run_id(path, run)
+        identity = run_id(path, run)
         with folder.open_ledger() as ledger:
             inquiry = Inquiry(
                 agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
@@ -155,24 +151,15 @@ def simulate(
     )
 
 
-def _index(site: Site, plan: Plan, tools: Tools) -> PrivateIndex:
-    index = build_index(site.records, plan, tools.encoder, site.home.secret)
-    policy = site.home.policy
+def index_of(home: SiteHome, records: Records, plan: Plan, tools: Tools) -> PrivateIndex:
+    """Return what the site votes with. Raises DataError or PolicyError, before any charge, if it cannot take part."""
+    index = build_index(records, plan, tools.encoder, home.secret)
+    policy = home.policy
     if index.units < policy.minimum_units:
         raise PolicyError(f"{policy.site}: {index.units} units found; the policy asks for {policy.minimum_units}.")
     if choose_labels(plan).method == "pate":
         check_shards(index.members, plan.data.classes, plan.questions.labels.teachers)
     return index
-
-
-def _known_run(path: Path) -> str:
-    return (path / RUN_ID).read_text() if (path / RUN_ID).exists() else ""
-
-
-def _run_id(path: Path, run: str | None) -> str:
-    if not (path / RUN_ID).exists():
-        write_new(path / RUN_ID, (run or secrets.token_hex(8)).encode())
-    return _known_run(path)
 
 
 @contextlib.contextmanager
@@ -197,12 +184,9 @@ def _check_budgets(
     agreed: Agreed, asks: tuple[Ask, ...], sites: Mapping[str, Site], ledgers: Mapping[str, Ledger], *, run: str
 ) -> None:
     """Raise BudgetError, before anything is charged, unless enough sites can pay for all that is still to be asked."""
-    labels = choose_labels(agreed.plan).method == "pate"
     short = []
     for name, ledger in ledgers.items():
-        answered = _answered(ledger, agreed, run)
-        open_asks = [ask for ask in asks if ask.name not in answered and (labels or ask.kind != "labels")]
-        if not ledger.affords([ask.event for ask in open_asks], sites[name].home.policy.budget):
+        if not affords(ledger, sites[name].home.policy, agreed, asks, run=run):
             short.append(f"{name} (cap ε = {sites[name].home.policy.budget.epsilon:g} for its ledger's life)")
     if len(short) > agreed.plan.privacy.dropouts:
         raise BudgetError(
@@ -210,6 +194,14 @@ def _check_budgets(
             f"{agreed.plan.privacy.epsilon:g} in all); nothing was asked. Raise the cap in the site's policy, or agree "
             f"on a plan that asks less."
         )
+
+
+def affords(ledger: Ledger, policy: SitePolicy, agreed: Agreed, asks: tuple[Ask, ...], *, run: str) -> bool:
+    """Return whether the site can pay for all that a run has still to ask of it; what it answered costs nothing."""
+    labels = choose_labels(agreed.plan).method == "pate"
+    answered = _answered(ledger, agreed, run)
+    still = [ask for ask in asks if ask.name not in answered and (labels or ask.kind != "labels")]
+    return ledger.affords([ask.event for ask in still], policy.budget)
 
 
 def _answered(ledger: Ledger, agreed: Agreed, run: str) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -202,4 +203,4 @@ def _decode(
 
 
 def _sorted_set(names: Sequence[str]) -> bool:
-    return all(first < second for first, second in zip(names, names[1:], strict=False))
+    return all(first < second for first, second in itertools.pairwise(names))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from patevolve.shared import wire
 from patevolve.shared.errors import InputError, MessageError, PlanError
 from patevolve.shared.evolution.population import Population
-from patevolve.shared.files import drafts, write_atomic
+from patevolve.shared.files import drafts, write_atomic, write_new
 from patevolve.shared.institutions import Reply
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.global_ledger import GlobalLedger
@@ -27,6 +28,7 @@ from patevolve.shared.tally import NoisyTally
 
 PLAN = "plan.toml"
 LEDGER = "global.sqlite"
+RUN_ID = "run.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,18 @@ def check_run(path: Path, agreed: Agreed) -> None:
         raise InputError(
             f"{path} is not empty and holds no run; expected a new folder or one to resume. Choose another."
         )
+
+
+def known_run(path: Path) -> str:
+    """Return the name of the run in this folder, or "" if it has none yet."""
+    return (path / RUN_ID).read_text() if (path / RUN_ID).exists() else ""
+
+
+def run_id(path: Path, run: str | None = None) -> str:
+    """Return the run's name, which is part of every question: the kept one, else ``run`` or a random one, kept now."""
+    if not (path / RUN_ID).exists():
+        write_new(path / RUN_ID, (run or secrets.token_hex(8)).encode())
+    return known_run(path)
 
 
 def finite(value: Any) -> Any:

@@ -1,0 +1,195 @@
+"""A site's end of the wire: bytes of a request in, bytes of a response out. It never raises and never explains.
+
+Whatever goes wrong is told in words in the site's own log; an error code out of a fixed list is all that leaves. What
+the plan asks, what it costs and who may join comes from the site's own copy of the plan and its policy, read anew for
+every request. Nothing is kept in memory that a killed process would miss: ledger and answers lie on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from patevolve.client.approved import approved_plan
+from patevolve.client.guard import Guard, NoiseFor
+from patevolve.client.home import SiteHome, open_home
+from patevolve.client.institution import Institution, Rendered, render_once
+from patevolve.client.policy import FILE, SitePolicy, read_policy
+from patevolve.client.private_index import PrivateIndex
+from patevolve.client.simulate import affords, index_of, load_records, system_noise
+from patevolve.client.teachers import teach
+from patevolve.shared.data.records import Records
+from patevolve.shared.envelopes import (
+    OK,
+    Action,
+    Request,
+    Response,
+    cohort_sha256,
+    decode_request,
+    encode_response,
+    encode_welcome,
+    refusal,
+)
+from patevolve.shared.errors import BudgetError, DataError, MessageError, PatevolveError, PolicyError
+from patevolve.shared.messages import decode_answer
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.schedule import Ask, schedule
+from patevolve.shared.tools import Tools, tools_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a site computes with under one plan; made once per process."""
+
+    agreed: Agreed
+    asks: tuple[Ask, ...]
+    tools: Tools
+    index: PrivateIndex
+    rendered: Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """One site, reachable.
+
+    home:   the site's folder: policy, approved plans, ledger
+    data:   the site's file of records
+    noise:  where the noise of an answer comes from; the system's generator outside tests
+    """
+
+    home: Path
+    data: Path
+    noise: NoiseFor = system_noise
+    _prepared: dict[str, tuple[SitePolicy, Prepared]] = field(default_factory=dict, repr=False)
+    _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def handle(self, action: Action, data: bytes) -> bytes:
+        """Return the response to a request; a refusal with a code for anything that cannot be answered."""
+        site = ""
+        try:
+            with self._busy:
+                site = read_policy(self.home / FILE).site
+                request = decode_request(data, action)
+                return _outgoing(_ACTIONS[action](self, request))
+        except PatevolveError as reason:
+            log.warning("%s refused %s: %s", site or self.home, action, reason)
+            return refusal(action, site, reason.code)
+        except Exception:  # an exception's text would reach the coordinator, file names and all
+            log.exception("%s failed at %s", site or self.home, action)
+            return refusal(action, site, PatevolveError.code)
+
+    def prepare(self, home: SiteHome, plan_sha256: str) -> Prepared:
+        """Return what the site computes with. Raises PolicyError or DataError, before any charge."""
+        agreed = approved_plan(home, plan_sha256)
+        policy, prepared = self._prepared.get(plan_sha256, (None, None))
+        if prepared is not None and policy == home.policy:
+            return prepared
+        tools = tools_of(agreed.plan)
+        prepared = Prepared(
+            agreed=agreed,
+            asks=schedule(agreed.plan, tools.encoder.embedding_size),
+            tools=tools,
+            index=index_of(home, self._records(home, agreed.plan), agreed.plan, tools),
+            rendered=render_once(tools.generator, tools.encoder),
+        )
+        self._prepared[plan_sha256] = (home.policy, prepared)
+        return prepared
+
+    def _records(self, home: SiteHome, plan: Plan) -> Records:
+        records = load_records(self.data, plan)
+        if len(records) != 1:
+            raise DataError(f"{len(records)} sites found in {self.data}; expected the records of this site alone.")
+        ((named, own),) = records.items()
+        if named not in {"", home.policy.site}:
+            raise DataError(f"{self.data} holds records of {named!r}; this is {home.policy.site!r}. Name another file.")
+        return own
+
+
+def _hello(station: Station, request: Request) -> Response:
+    """Say who the site is, after making sure that it could answer all that the plan asks."""
+    home = open_home(station.home)
+    prepared = station.prepare(home, request.plan)
+    with home.open_ledger() as ledger:
+        if not affords(ledger, home.policy, prepared.agreed, prepared.asks, run=request.run):
+            raise BudgetError(
+                f"the cap ε = {home.policy.budget.epsilon:g} does not cover what plan {prepared.agreed.plan.name!r} "
+                f"still asks (ε = {prepared.agreed.plan.privacy.epsilon:g} in all); nothing was answered. Raise the "
+                f"cap in {home.path / FILE}, or stay away."
+            )
+    part = encode_welcome(request, home.policy.site, home.identity)
+    return Response(action="hello", site=home.policy.site, codes=(OK,), parts=(part,))
+
+
+def _ask(station: Station, request: Request) -> Response:
+    """Answer each question, charged; a question that is refused takes no other with it."""
+    home = open_home(station.home)
+    prepared = station.prepare(home, request.plan)
+    check_cohort(request, prepared.agreed, home.policy)
+    if prepared.agreed.plan.privacy.trust != "each-site":
+        raise PolicyError("a question under masks before the secure sum was set up found; nothing was answered.")
+    codes, parts = [], []
+    with home.open_ledger() as ledger:
+        institution = _institution(station, home, prepared, ledger, request)
+        for question in request.parts:
+            try:
+                answer, code = institution.handle(question), OK
+            except PatevolveError as reason:
+                log.warning("%s refused a question: %s", home.policy.site, reason)
+                answer, code = b"", reason.code
+            parts.append(answer)
+            codes.append(code)
+    return Response(action="ask", site=home.policy.site, codes=tuple(codes), parts=tuple(parts))
+
+
+def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, request: Request) -> Institution:
+    members = prepared.index.members
+    return Institution(
+        agreed=prepared.agreed,
+        asks=prepared.asks,
+        cohort=cohort_sha256(request.plan, request.sites),
+        guard=Guard(policy=home.policy, ledger=ledger, identity=home.identity, noise=station.noise),
+        index=prepared.index,
+        encoder=prepared.tools.encoder,
+        generator=prepared.tools.generator,
+        teach=teach(members, home.secret, prepared.agreed.plan.questions.labels.teachers),
+        rendered=prepared.rendered,
+    )
+
+
+def _unexpected(station: Station, request: Request) -> Response:
+    del station
+    raise MessageError(f"{request.action!r} found; the plan has no use for it.")
+
+
+def check_cohort(request: Request, agreed: Agreed, policy: SitePolicy) -> None:
+    """Raise PolicyError or MessageError unless the site may join this cohort under its plan and policy."""
+    most, found = agreed.plan.sites.count, len(request.sites)
+    least = most - agreed.plan.privacy.dropouts
+    if policy.site not in request.sites or not least <= found <= most:
+        raise MessageError(f"a cohort of {found} sites found; the plan says {least} to {most}, this one with them.")
+    if found < policy.minimum_sites:
+        raise PolicyError(f"a cohort of {found} sites found; the policy asks for {policy.minimum_sites}.")
+
+
+def _outgoing(response: Response) -> bytes:
+    """Return the response's bytes. Raises PolicyError for a noise share that would leave without a mask."""
+    if response.action == "ask":
+        for part in filter(None, response.parts):
+            if not decode_answer(part).full:  # label: no-bare-share
+                raise PolicyError("an answer with a share of the noise alone was about to leave; it stays.")
+    return encode_response(response)
+
+
+_ACTIONS: Mapping[Action, Callable[[Station, Request], Response]] = {
+    "hello": _hello,
+    "setup": _unexpected,
+    "ask": _ask,
+    "unmask": _unexpected,
+    "evolve": _unexpected,
+}

@@ -1,0 +1,141 @@
+"""Who takes part: sites are found by greeting every node, and stay the run's cohort until its end.
+
+The cohort is written into the run's folder before anything is asked. A resumed run asks the same sites, so that their
+stored answers are replayed and never charged again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from patevolve.server.post import Letter, Post, Timing
+from patevolve.shared.envelopes import OK, Request, Welcome, decode_response, decode_welcome, encode_request
+from patevolve.shared.errors import (
+    BudgetError,
+    DataError,
+    InputError,
+    MessageError,
+    PatevolveError,
+    PolicyError,
+    QuorumError,
+)
+from patevolve.shared.files import write_atomic
+from patevolve.shared.plan import Agreed
+
+log = logging.getLogger(__name__)
+FILE = "cohort.json"
+_REASONS: Mapping[str, type[PatevolveError]] = {
+    cls.code: cls for cls in (PolicyError, BudgetError, MessageError, DataError)
+}
+
+
+@dataclass(kw_only=True, eq=False)
+class Directory:
+    """Where each site is reached, found by greeting.
+
+    known:  the sites' public keys, learnt beforehand or in an earlier part of the run; empty to take whoever comes
+    """
+
+    post: Post
+    request: Request
+    known: Mapping[str, str]
+    nodes: dict[str, int] = field(default_factory=dict)  # site -> node
+    keys: dict[str, str] = field(default_factory=dict)  # site -> public key
+    refused: dict[str, str] = field(default_factory=dict)  # site, or node without a name -> code
+    _asked: dict[int, float] = field(default_factory=dict)  # node -> when to greet again
+    _sent: dict[str, int] = field(default_factory=dict)
+    _done: set[int] = field(default_factory=set)
+
+    def greet(self, timing: Timing, *, enough: int) -> None:
+        """Greet nodes until ``enough`` sites have answered, welcome or refusal, or the deadline has passed."""
+        end = time.monotonic() + timing.deadline
+        while True:
+            self.step(timing)
+            if len(self.nodes) + len(self.refused) >= enough or time.monotonic() >= end:
+                return
+            time.sleep(timing.poll)
+
+    def step(self, timing: Timing) -> None:
+        """Greet the nodes that are new or did not answer, and take in what has come."""
+        now, data = time.monotonic(), encode_request(self.request)
+        new = [node for node in self.post.nodes() if node not in self._done and self._asked.get(node, now) <= now]
+        if new:
+            letters = [Letter(node=node, action="hello", data=data) for node in new]
+            for node, sending in zip(new, self.post.push(letters, timing.deadline), strict=True):
+                self._asked[node] = now + (timing.patience if sending else timing.rest)
+                if sending:
+                    self._sent[sending] = node
+        for sending, reply in self.post.pull(list(self._sent)).items():
+            node = self._sent.pop(sending)
+            if reply is None:
+                self._asked[node] = now + timing.rest
+            elif node not in self._done:
+                self._take(node, reply, now + timing.rest)
+
+    def forget(self, site: str) -> None:
+        """Greet the site's node anew before it is used again."""
+        self._done.discard(self.nodes.get(site, 0))
+
+    def _take(self, node: int, data: bytes, again: float) -> None:
+        try:
+            response = decode_response(data, "hello")
+            if response.codes != (OK,):
+                code = response.codes[0] if response.codes else MessageError.code
+                log.warning("%s refused the run: %s", response.site or f"node {node}", code)
+                if code == "ledger":  # in use, such as by a greeting that is still being answered
+                    self._asked[node] = again
+                    return
+                self.refused[response.site or str(node)] = code
+            else:
+                self._welcome(node, decode_welcome(response.parts[0], self.request))
+        except MessageError as reason:
+            log.warning("node %d: a greeting cannot be used: %s", node, reason)
+            self.refused[str(node)] = MessageError.code
+        self._done.add(node)
+
+    def _welcome(self, node: int, welcome: Welcome) -> None:
+        site, key = welcome.site, welcome.public_key
+        if self.known and self.known.get(site) != key:
+            raise MessageError(f"site {site!r} with a key that is not the registered one found; it takes no part.")
+        if site in self.nodes and self.keys[site] != key:
+            raise MessageError(f"two nodes with the name {site!r} and different keys found; the second is refused.")
+        self.nodes[site], self.keys[site] = node, key
+        self.refused.pop(site, None)
+
+
+def load_cohort(folder: Path) -> dict[str, str]:
+    """Return the sites and keys of the run in this folder; empty if it has not begun. Raises InputError."""
+    path = folder / FILE
+    return load_roster(path) if path.exists() else {}
+
+
+def load_roster(path: Path) -> dict[str, str]:
+    """Return sites and their public keys from ``{"sites": {name: key}}``. Raises InputError."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["sites"]
+        return {str(site): str(key) for site, key in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+        raise InputError(f"{path} cannot be read as a list of sites ({reason}); restore it.") from reason
+
+
+def save_cohort(folder: Path, keys: Mapping[str, str]) -> None:
+    """Keep the run's sites and their keys."""
+    text = json.dumps({"sites": dict(sorted(keys.items()))}, indent=1, ensure_ascii=False)
+    write_atomic(folder / FILE, (text + "\n").encode())
+
+
+def missing(agreed: Agreed, what: str, found: int, refusals: Mapping[str, str]) -> PatevolveError:
+    """Return the error of a lost quorum: the sites' own reason if refusals alone explain it, else QuorumError."""
+    plan = agreed.plan
+    least = plan.sites.count - plan.privacy.dropouts
+    words = ", ".join(f"{site} ({code})" for site, code in sorted(refusals.items())) or "nobody refused"
+    text = f"{what}: {found} of {plan.sites.count} sites answered; expected >= {least}. Refused: {words}."
+    codes = [code for code in refusals.values() if code in _REASONS]
+    if len(codes) <= plan.privacy.dropouts:
+        return QuorumError(text)
+    return _REASONS[max(sorted(set(codes)), key=codes.count)](text)

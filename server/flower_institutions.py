@@ -1,0 +1,166 @@
+"""The sites of a run, reached over Flower: the transport of the one loop in ``shared/rounds.py``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from patevolve.server.cohort import Directory, missing
+from patevolve.server.post import Exchange, Letter, Post, Timing, Traffic
+from patevolve.shared.envelopes import OK, Request, Response, encode_request
+from patevolve.shared.errors import MessageError
+from patevolve.shared.institutions import Reply, checked, total
+from patevolve.shared.messages import Answer, Question, digest, encode_question
+from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.signing import head_from_json
+from patevolve.shared.schedule import Ask
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+log = logging.getLogger(__name__)
+RECORD, FIELD = "patevolve", "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridPost:
+    """Letters over Flower's grid."""
+
+    grid: Grid
+
+    def nodes(self) -> Collection[int]:
+        """Return the nodes that Flower takes for alive; only their replies prove it."""
+        return list(self.grid.get_node_ids())
+
+    def push(self, letters: Sequence[Letter], ttl: float) -> Sequence[str]:
+        """Send the letters; a letter that Flower does not take has an empty id."""
+        from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 - an extra: deployments alone have it
+
+        messages = [
+            Message(
+                content=RecordDict({RECORD: ConfigRecord({FIELD: letter.data})}),
+                dst_node_id=letter.node,
+                message_type=f"query.{letter.action}",
+                ttl=ttl,
+            )
+            for letter in letters
+        ]
+        ids = list(self.grid.push_messages(messages))
+        return [*ids, *[""] * (len(letters) - len(ids))]
+
+    def pull(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        """Return what has come, by the message that it replies to: error replies carry no sender."""
+        found: dict[str, bytes | None] = {}
+        for message in self.grid.pull_messages(ids) if ids else ():
+            data = None
+            if message.has_error():
+                log.info("Flower reports error %d for a message", message.error.code)  # its text may be a site's
+            elif RECORD in message.content.config_records:
+                value = message.content.config_records[RECORD].get(FIELD)
+                data = value if isinstance(value, bytes) else b""
+            else:
+                data = b""
+            found[message.metadata.reply_to_message_id] = data
+        return found
+
+
+@dataclass(kw_only=True, eq=False)
+class FlowerInstitutions:
+    """The cohort of one run behind a post.
+
+    cohort:     the sites and their public keys; fixed for the run
+    directory:  where they are reached
+    """
+
+    agreed: Agreed
+    run: str
+    cohort: Mapping[str, str]
+    post: Post
+    directory: Directory
+    timing: Timing
+    traffic: Traffic = field(default_factory=Traffic)
+    _lost: set[str] = field(default_factory=set)
+
+    @property
+    def public_keys(self) -> Mapping[str, str]:
+        """The sites' names and the public keys that sign their ledgers' heads."""
+        return self.cohort
+
+    def ask(self, question: Question, ask: Ask) -> Reply:
+        """Return the noisy sum of the sites' answers. Raises QuorumError under the plan's minimum."""
+        return self.ask_all([(question, ask)])[0]
+
+    def ask_all(self, questions: Sequence[tuple[Question, Ask]]) -> list[Reply]:
+        """Return the noisy sums of several questions, which travel in one message.
+
+        Raises QuorumError under the plan's minimum, or the sites' own reason where their refusals alone explain it.
+        """
+        parts = tuple(encode_question(question) for question, _ in questions)
+        request = Request(
+            action="ask", plan=self.agreed.sha256, run=self.run, sites=tuple(sorted(self.cohort)), parts=parts
+        )
+        data = encode_request(request)
+
+        def accept(site: str, response: Response) -> list[Answer | str]:
+            return _answers(site, response, parts, [ask for _, ask in questions])
+
+        wave = Exchange(
+            post=self.post,
+            action="ask",
+            bodies=dict.fromkeys(sorted(self.cohort), data),
+            node_of=self._node_of,
+            accept=accept,
+            timing=self.timing,
+            traffic=self.traffic,
+        ).run(self._awaited())
+        self._lost = set(self.cohort) - set(wave.accepted) - set(wave.refused)
+        if self._lost:
+            log.warning("no answer from %s", ", ".join(sorted(self._lost)))
+        return [self._reply(position, ask, wave.accepted, wave.refused) for position, (_, ask) in enumerate(questions)]
+
+    def _awaited(self) -> set[str]:
+        """Return the sites to wait for: one that was lost is asked, and counts if it answers, but is not waited for."""
+        awaited = set(self.cohort) - self._lost
+        return awaited if len(awaited) >= self._least else set(self.cohort)
+
+    @property
+    def _least(self) -> int:
+        return self.agreed.plan.sites.count - self.agreed.plan.privacy.dropouts
+
+    def _node_of(self, site: str) -> int | None:
+        node = self.directory.nodes.get(site)
+        if node is not None and node in self.post.nodes():
+            return node
+        self.directory.step(self.timing)  # without node authentication a restarted node comes back under another id
+        return self.directory.nodes.get(site)
+
+    def _reply(
+        self, position: int, ask: Ask, accepted: Mapping[str, list[Answer | str]], refused: Mapping[str, str]
+    ) -> Reply:
+        answers, refusals = [], dict(refused)
+        for site in sorted(accepted):
+            found = accepted[site][position]
+            if isinstance(found, Answer):
+                answers.append(found)
+            else:
+                refusals[site] = found
+        if len(answers) < self._least:
+            raise missing(self.agreed, ask.name, len(answers), refusals)
+        return Reply(
+            tally=total(answers),
+            sites=tuple(answer.site for answer in answers),
+            heads=tuple(head_from_json(answer.head) for answer in answers),
+            refusals=refusals,
+        )
+
+
+def _answers(site: str, response: Response, questions: Sequence[bytes], asks: Sequence[Ask]) -> list[Answer | str]:
+    """Return a site's answers, or the code where there is none. Raises MessageError for what was not asked."""
+    if response.site != site or len(response.parts) != len(questions):
+        raise MessageError(f"a response of {response.site!r} of {len(response.parts)} parts found; {site!r} was asked.")
+    return [
+        checked(part, digest(question), site, ask) if code == OK else code
+        for part, code, question, ask in zip(response.parts, response.codes, questions, asks, strict=True)
+    ]

@@ -1,0 +1,151 @@
+"""A coordinated run: find the sites, run the loop over them into a run folder, and say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from patevolve.server.cohort import Directory, load_cohort, missing, save_cohort
+from patevolve.server.flower_institutions import FlowerInstitutions
+from patevolve.server.post import Post, Timing
+from patevolve.shared import rounds
+from patevolve.shared.envelopes import Request
+from patevolve.shared.errors import LedgerError, PatevolveError
+from patevolve.shared.finish import Released, Score, ask_score, release
+from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.plan import Agreed
+from patevolve.shared.rounds import Generation, Outcome
+from patevolve.shared.runfolder import RunFolder, check_run, open_run, run_id
+from patevolve.shared.schedule import Ask, schedule
+from patevolve.shared.tools import Tools, tools_of
+
+log = logging.getLogger(__name__)
+STATUS = "status.json"
+LOCK = "run.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a run is carried out; nothing here can change the guarantee or the result.
+
+    path:    the run's folder, new or to be resumed
+    known:   the sites' public keys if they are known beforehand; empty to take whoever the network lets in
+    hello:   how long to wait for sites at the start
+    timing:  how long to wait for answers
+    run:     the run's name if it is new; random by default
+    """
+
+    path: Path
+    known: Mapping[str, str]
+    hello: Timing
+    timing: Timing
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished run, from the coordinator's side."""
+
+    outcome: Outcome
+    released: Released
+    score: Score | None
+    folder: RunFolder
+    tools: Tools
+    asks: tuple[Ask, ...]
+    institutions: FlowerInstitutions
+
+
+def coordinate(
+    agreed: Agreed, post: Post, settings: Settings, watch: Callable[[Generation], None] = lambda _: None
+) -> Finished:
+    """Run the plan over the sites behind ``post`` and return what came out; a killed run is resumed from its folder.
+
+    Raises QuorumError, or PolicyError, BudgetError or MessageError where the sites' refusals alone explain it.
+    """
+    tools = tools_of(agreed.plan)
+    asks = schedule(agreed.plan, tools.encoder.embedding_size)
+    check_run(settings.path, agreed)
+    folder = open_run(settings.path, agreed)
+    with _alone(settings.path):
+        folder.sweep()
+        institutions = gather(agreed, post, settings, run_id(settings.path, settings.run))
+        with folder.open_ledger() as ledger:
+            inquiry = Inquiry(
+                agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=institutions.run
+            )
+            outcome = rounds.run(inquiry, tools, watch)
+            released = release(agreed, outcome, tools, asks, folder)
+            score = ask_score(inquiry, released)
+    return Finished(
+        outcome=outcome,
+        released=released,
+        score=score,
+        folder=folder,
+        tools=tools,
+        asks=asks,
+        institutions=institutions,
+    )
+
+
+def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerInstitutions:
+    """Find the sites and fix the cohort. Raises QuorumError, or the sites' own reason, if they are too few."""
+    cohort = load_cohort(settings.path)
+    request = Request(action="hello", plan=agreed.sha256, run=run)
+    directory = Directory(post=post, request=request, known=cohort or settings.known)
+    directory.greet(settings.hello, enough=len(cohort) or agreed.plan.sites.count)
+    least = agreed.plan.sites.count - agreed.plan.privacy.dropouts
+    if not least <= len(directory.nodes) <= agreed.plan.sites.count:
+        raise missing(agreed, "hello", len(directory.nodes), directory.refused)
+    if not cohort:
+        cohort = dict(sorted(directory.keys.items()))
+        save_cohort(settings.path, cohort)
+    log.info("the cohort: %s", ", ".join(cohort))
+    return FlowerInstitutions(
+        agreed=agreed,
+        run=run,
+        cohort=cohort,
+        post=post,
+        directory=directory,
+        timing=settings.timing,
+    )
+
+
+def reported(agreed: Agreed, folder: Path, run: Callable[[], object]) -> int:
+    """Run and write ``status.json`` with the exit code, which Flower has no channel for; return the code.
+
+    Raises PlanError or InputError, writing nothing, for a folder that is not this run's.
+    """
+    record = open_run(folder, agreed)
+    record.write_json(STATUS, {"state": "running", "exit_code": None, "code": "", "message": "", "pid": os.getpid()})
+    try:
+        run()
+    except PatevolveError as reason:
+        log.error("%s", reason)  # noqa: TRY400 - said in words; a trace helps nobody here
+        status = {"state": "failed", "exit_code": reason.exit_code, "code": reason.code, "message": str(reason)}
+    except Exception as reason:
+        log.exception("the run failed")
+        status = {"state": "failed", "exit_code": 1, "code": "error", "message": f"{type(reason).__name__}: {reason}"}
+    else:
+        status = {"state": "finished", "exit_code": 0, "code": "", "message": ""}
+    record.write_json(STATUS, status)
+    code = status["exit_code"]
+    return code if isinstance(code, int) else 1
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the run folder. Raises LedgerError if another coordinator does."""
+    handle = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as reason:
+        raise LedgerError(f"{path} is in use by another coordinator; expected one at a time. Wait for it.") from reason
+    else:
+        yield
+    finally:
+        os.close(handle)
