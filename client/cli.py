@@ -10,6 +10,7 @@ import click
 from tqdm import tqdm
 
 from patevolve.client import policy as policies
+from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import DataError, InputError, PolicyError
@@ -59,7 +60,7 @@ def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, 
     context_settings=SETTINGS, epilog=f"Example: patevolve local plan.toml --data mine.csv --home site/\n\n{EPILOG}"
 )
 @click.argument("plan", type=PATH)
-@click.option("--data", type=PATH, required=True, help="The institution's file: CSV, TSV or NPZ.")
+@click.option("--data", type=PATH, required=True, help="The institution's table, image folder, manifest or NPZ.")
 @click.option(
     "--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder: policy and ledger."
 )
@@ -105,6 +106,9 @@ def simulated(plan: Path, data: Path, homes: Path, out: Path | None, form: str) 
 @click.group(context_settings=SETTINGS)
 def client() -> None:
     """What a site does before it takes part."""
+
+
+client.add_command(inspect)
 
 
 @client.command(

@@ -16,6 +16,7 @@ from patevolve.client.teachers import check_shards, teach
 from patevolve.shared import rounds
 from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.records import Records
+from patevolve.shared.data.target import target_of
 from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import BudgetError, DataError, PolicyError
 from patevolve.shared.finish import Released, Score, ask_score, release
@@ -34,14 +35,14 @@ from patevolve.shared.tools import Tools, tools_of
 
 
 def load_records(path: Path, plan: Plan) -> dict[str, Records]:
-    """Return each site's records from a table or an NPZ file, keyed by site. Raises DataError."""
+    """Return each site's records from a table, an image folder, a manifest or an NPZ file. Raises DataError."""
     data = plan.data
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
     if not path.exists():
         raise DataError(f"{path} does not exist; expected the data file. Check --data.")
     if data.kind == "table":
         return load_table(path, data.columns, layout)
-    return load_images(path, (data.height, data.width), layout)
+    return load_images(path, (data.height, data.width), layout, target_of(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ LAYERS = {
     0: "errors checks",
     1: "plan plan_edit schema messages envelopes wire randomness tally tomlfile files protocols products",
     2: "",
-    3: "schedule institutions inquiry runfolder steps labels rounds tools finish pate_curve cli",
+    3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve explain cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1
@@ -38,6 +38,7 @@ ANYWHERE = {"numpy"}
 AT_TOP = {
     "client/app.py": {"flwr"},
     "client/cli.py": {"click", "tqdm"},
+    "client/inspect_cli.py": {"click", "tqdm"},
     "server/app.py": {"flwr"},
     "server/cli.py": {"click", "tqdm"},
     "shared/cli.py": {"click"},

@@ -151,13 +151,13 @@ def _resized(levels: NDArray[np.float64], target: Target, where: str) -> NDArray
             f"or agree on data.fit = 'pad', 'crop' or 'stretch' in the plan."
         )
     if target.fit == "stretch":
-        return _resample(levels, target.height, target.width)
+        return resample(levels, target.height, target.width)
     ratio = (min if target.fit == "pad" else max)(target.height / height, target.width / width)
-    inner = _resample(levels, max(1, round(height * ratio)), max(1, round(width * ratio)))
+    inner = resample(levels, max(1, round(height * ratio)), max(1, round(width * ratio)))
     return _placed(inner, target)
 
 
-def _resample(levels: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+def resample(levels: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
     """Return the image resampled with a triangle filter that widens when it shrinks, so that nothing is aliased."""
     rows, columns = _weights(levels.shape[0], height), _weights(levels.shape[1], width)
     return np.asarray(rows @ levels @ columns.T)
