@@ -19,6 +19,7 @@ from patevolve.shared.envelopes import Action, refusal
 
 if TYPE_CHECKING:
     from patevolve.client.station import Station
+    from patevolve.shared.randomness import NoiseSource
 
 RECORD, FIELD = "patevolve", "data"
 JOURNAL = "site.log"
@@ -92,7 +93,7 @@ def open_station(home: str, data: str, noise: str = "") -> Station:
     return Station(home=Path(home), data=Path(data), noise=_recorded if noise else system_noise)
 
 
-def _recorded(site: str, question_sha256: str) -> object:
+def _recorded(site: str, question_sha256: str) -> NoiseSource:
     from patevolve.shared.randomness import RecordedNoise  # noqa: PLC0415 - tests alone
 
     log.warning("UNSAFE: %s answers with recorded noise, which protects nobody (process %d)", site, os.getpid())

@@ -144,7 +144,8 @@ def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: 
 
 
 def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, form: str, *, mode: str) -> None:
-    from patevolve.client.reporting import Context, seen, write_report  # noqa: PLC0415 - draws pictures: not for every command
+    from patevolve.client.reporting import write_report  # noqa: PLC0415 - draws pictures: not for every command
+    from patevolve.shared.described import Context, seen  # noqa: PLC0415 - the same
 
     agreed, started = read_plan(plan), time.monotonic()
     sites = open_sites(homes, records, agreed)

@@ -17,9 +17,10 @@ from typing import Any
 
 from patevolve.client import study
 from patevolve.client.digits import load_digits
-from patevolve.client.reporting import Context, seen, write_report
+from patevolve.client.reporting import write_report
 from patevolve.client.simulate import load_records
 from patevolve.client.study import HISTOGRAM, ONE, OURS, PUBLIC, REAL, Judges, Made, Scores, Split
+from patevolve.shared.described import Context, seen
 from patevolve.shared.plan import Agreed, Plan, agree
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.report.summary import Utility

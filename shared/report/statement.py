@@ -19,6 +19,7 @@ TRUST = {
 MODES = {
     "simulated": "This run was simulated in one process, where the sum is formed in the clear; a deployment masks it.",
     "local": "This run was made by one institution alone; there was no other party.",
+    "deployed": "This run was coordinated over a network; each site answered on its own machine.",
 }
 
 

@@ -20,7 +20,10 @@ from patevolve.shared.privacy.viewers import Exposure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSummary:
-    """One site's part. ``units`` is private: it is given only where the reader holds the data (local, simulated)."""
+    """One site's part. ``units`` is private: it is given only where the reader holds the data (local, simulated).
+
+    A coordinator knows neither a site's cap nor its ledger: it gives NaN, and None for ``verified``.
+    """
 
     site: str
     units: int | None
@@ -30,7 +33,7 @@ class SiteSummary:
     questions: tuple[str, ...]
     charges: int
     head: str
-    verified: bool
+    verified: bool | None
     ledger: tuple[Mapping[str, Any], ...]
 
 

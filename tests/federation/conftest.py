@@ -98,7 +98,7 @@ class Office:
     def nodes(self) -> list[int]:
         return [node for node in self.stations if node not in self.absent]
 
-    def push(self, letters: Any, ttl: float) -> list[str]:
+    def push(self, letters: Any, ttl: float) -> list[str]:  # noqa: ARG002 - the protocol has it
         if self.dead:
             raise KilledError
         ids = []

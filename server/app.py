@@ -1,0 +1,83 @@
+"""The Flower ServerApp of the coordinator: runs a plan over the connected sites into a run folder.
+
+Flower has no channel for results: whoever started the run reads ``status.json`` in the folder. A killed run is resumed
+by starting the app again with the same folder; its questions were answered under the run's own name, not Flower's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from flwr.app import Context as FlowerContext
+from flwr.serverapp import Grid, ServerApp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from patevolve.server.run import Settings
+    from patevolve.shared.rounds import Generation
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: FlowerContext) -> None:
+    """Run the plan that the run's configuration names. Raises SystemExit with the run's exit code if it failed."""
+    from pathlib import Path  # noqa: PLC0415 - the app is loaded wherever Flower looks for its components
+
+    from patevolve.server.flower_institutions import GridPost  # noqa: PLC0415 - the same
+    from patevolve.server.report import write_report  # noqa: PLC0415 - the same
+    from patevolve.server.run import coordinate, reported  # noqa: PLC0415 - the same
+    from patevolve.shared.described import Context, seen  # noqa: PLC0415 - the same
+    from patevolve.shared.plan import read_plan  # noqa: PLC0415 - the same
+    from patevolve.shared.tools import tools_of  # noqa: PLC0415 - the same
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    config = context.run_config
+    agreed = read_plan(Path(str(config["plan"])))
+    settings = settings_of(config)
+
+    started = time.monotonic()
+
+    def run() -> None:
+        tools, generations = tools_of(agreed.plan), []
+
+        def watch(generation: Generation) -> None:
+            last = generation.number in (0, agreed.plan.evolution.generations)
+            generations.append(seen(generation, agreed.plan, tools, gallery=last))
+
+        finished = coordinate(agreed, GridPost(grid=grid), settings, watch)
+        words = Context(
+            mode="deployed",
+            seeds=[agreed.plan.seed],
+            utility=(),
+            generations=generations,
+            reproduce=[f"flwr run . -c 'plan={config['plan']!r} out={config['out']!r}'"],
+            wall_seconds=time.monotonic() - started,
+        )
+        write_report(agreed, finished, words)
+
+    code = reported(agreed, settings.path, run)
+    if code:
+        raise SystemExit(code)
+
+
+def settings_of(config: Mapping[str, bool | float | int | str]) -> Settings:
+    """Return the run's settings; ``out`` and ``plan`` are absolute paths on the coordinator."""
+    from pathlib import Path  # noqa: PLC0415 - the same
+
+    from patevolve.server.cohort import load_roster  # noqa: PLC0415 - the same
+    from patevolve.server.post import Timing  # noqa: PLC0415 - the same
+    from patevolve.server.run import Settings  # noqa: PLC0415 - the same
+
+    patience, roster = float(config["patience"]), str(config.get("roster", ""))
+    return Settings(
+        path=Path(str(config["out"])),
+        known=load_roster(Path(roster)) if roster else {},
+        hello=Timing(deadline=float(config["hello-deadline"]), patience=patience),
+        timing=Timing(deadline=float(config["deadline"]), patience=patience),
+        run=str(config.get("run", "")) or None,
+    )

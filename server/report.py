@@ -1,0 +1,66 @@
+"""The coordinator's report: what it asked and received. It knows neither the sites' data nor what else they spend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from patevolve.server.run import Finished
+from patevolve.shared.described import Context, parts_of
+from patevolve.shared.files import write_atomic
+from patevolve.shared.finish import charged
+from patevolve.shared.plan import Agreed
+from patevolve.shared.report.summary import SiteSummary, report
+from patevolve.shared.report.write import rendered
+from patevolve.shared.runfolder import finite
+
+NAN = float("nan")
+
+
+def site_summaries(agreed: Agreed, finished: Finished) -> list[SiteSummary]:
+    """Return each site as the coordinator's ledger knows it: what it was asked, and the last head that it signed."""
+    with finished.folder.open_ledger() as ledger:
+        asked, spent = ledger.questions(), ledger.epsilon(agreed.plan.privacy.delta)
+        heads = {site: ledger.trusted_heads(site) for site in finished.institutions.cohort}
+    own = tuple(row["question"] for row in asked if row["run"] == finished.institutions.run)
+    return [
+        SiteSummary(
+            site=site,
+            units=None,
+            epsilon=spent.epsilon,
+            cap=NAN,
+            remaining=NAN,
+            questions=own,
+            charges=len(own),
+            head=found[-1].digest if found else "",
+            verified=None,
+            ledger=(),
+        )
+        for site, found in heads.items()
+    ]
+
+
+def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[str, Any]:
+    """Write report.json and report.html into the run folder and return the report."""
+    made = report(
+        agreed,
+        [ask.event for ask in charged(finished.asks, finished.outcome)],
+        mode="deployed",
+        sites=site_summaries(agreed, finished),
+        utility=(),
+        seeds=[agreed.plan.seed],
+        parts=parts_of(agreed.plan, finished.asks, finished.outcome, finished.released, finished.score, context=context)
+        | {"traffic": _traffic(finished)},
+    )
+    value: dict[str, Any] = finite(made)
+    finished.folder.write_json("report.json", value)
+    write_atomic(finished.folder.path / "report.html", rendered(value).encode())
+    return value
+
+
+def _traffic(finished: Finished) -> Sequence[dict[str, Any]]:
+    books = finished.institutions.traffic
+    return [
+        {"site": site, "request": action, "bytes_down": size, "bytes_up": books.up.get((site, action), 0)}
+        for (site, action), size in sorted(books.down.items())
+    ]

@@ -1,0 +1,135 @@
+"""A run as its report describes it, from public values alone: the same for every mode."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from patevolve.shared.finish import Released, Score
+from patevolve.shared.plan import Plan
+from patevolve.shared.report.statement import MODES
+from patevolve.shared.report.summary import Utility
+from patevolve.shared.rounds import Generation, Outcome
+from patevolve.shared.schedule import Ask
+from patevolve.shared.tools import Tools
+
+PREVIEW = 10  # rows of a table shown in the report
+GALLERY = 12  # images of each class shown for a generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a report says beyond the run itself."""
+
+    mode: str
+    seeds: Sequence[int]
+    utility: Sequence[Utility]
+    generations: Sequence[Mapping[str, Any]]
+    reproduce: Sequence[str]
+    wall_seconds: float
+    unsafe: Sequence[str] = ()
+    noun: str = "institution"
+
+
+def parts_of(
+    plan: Plan, asks: Sequence[Ask], outcome: Outcome, released: Released, score: Score | None, *, context: Context
+) -> dict[str, Any]:
+    """Return what a report says of the run itself."""
+    counts = {name: int(np.sum(released.samples.classes == i)) for i, name in enumerate(plan.data.classes)}
+    return {
+        "site_noun": context.noun,
+        "labels": {"method": outcome.labelling.method, "reason": outcome.labelling.reason},
+        "generations": list(context.generations),
+        "gate": [
+            {"check": c.name, "passed": c.passed, "found": c.found, "expected": c.expected, "reason": c.reason}
+            for c in released.gate
+        ],
+        "synthetic": {"rows": len(released.samples.classes), "classes": counts, **_preview(plan, released)},
+        "distributions": _distributions(plan, released),
+        "statement": [
+            {"item": item, "text": text} for item, text in (*released.statement, ("This run", MODES[context.mode]))
+        ],
+        "unsafe": list(context.unsafe),
+        "warnings": _warnings(plan, asks),
+        "reproduce": list(context.reproduce),
+        "score": None if score is None else dataclasses.asdict(score),
+        "wall_seconds": context.wall_seconds,
+    }
+
+
+def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> dict[str, Any]:
+    """Return a generation as the report shows it; images get a gallery, rows are seen in the preview."""
+    picture = _gallery(generation, plan, tools) if gallery and plan.data.kind == "image" else None
+    return {
+        "generation": generation.number,
+        "asked": list(generation.asked),
+        "spread": generation.spread,
+        "match": generation.match,
+        "gallery": picture,
+    }
+
+
+def _gallery(generation: Generation, plan: Plan, tools: Tools) -> str:
+    from PIL import Image  # noqa: PLC0415 - an extra: only image plans need it
+
+    rows = []
+    for cls in range(len(plan.data.classes)):
+        own = generation.population.of_class(cls)
+        shown = own.pick(np.linspace(0, len(own) - 1, GALLERY).astype(np.int64))
+        rows.append(np.concatenate(list(tools.generator.render(shown.genomes, shown.classes)), axis=1))
+    buffer = io.BytesIO()
+    Image.fromarray(255 - np.concatenate(rows, axis=0)).save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _preview(plan: Plan, released: Released) -> dict[str, Any]:
+    samples = released.samples
+    if plan.data.kind != "table":
+        return {}
+    shown = np.linspace(0, len(samples.classes) - 1, PREVIEW).astype(int)
+    rows = [[*samples.rows[i], plan.data.classes[samples.classes[i]]] for i in shown]
+    return {"preview": {"columns": [*samples.columns, plan.data.label], "rows": rows}}
+
+
+def _distributions(plan: Plan, released: Released) -> list[dict[str, Any]]:
+    if plan.data.kind != "table":
+        return []
+    found = []
+    for position, column in enumerate(plan.data.columns):
+        labels = list(column.values) or [
+            f"{a:g} to {b:g}" for a, b in zip(column.edges, column.edges[1:], strict=False)
+        ]
+        labels += ["missing"] if column.missing else []
+        codes = _codes(released, position, len(plan.data.columns), plan)
+        series = {}
+        for cls, name in enumerate(plan.data.classes):
+            own = codes[released.samples.classes == cls]
+            series[f"{plan.data.label}: {name}"] = (
+                np.bincount(own, minlength=column.levels) / max(len(own), 1)
+            ).tolist()
+        found.append({"column": column.name, "labels": labels, "series": series})
+    return found
+
+
+def _codes(released: Released, position: int, columns: int, plan: Plan) -> Any:
+    start = sum(column.levels for column in plan.data.columns[:position])
+    del columns
+    return np.argmax(released.features[:, start : start + plan.data.columns[position].levels], axis=1)
+
+
+def _warnings(plan: Plan, asks: Sequence[Ask]) -> list[str]:
+    warnings = []
+    for ask in asks:
+        units = plan.sites.count * plan.sites.expected_units / len(plan.data.classes)
+        noise = ask.mechanism.std / ask.bounds.scale
+        if ask.kind == "counts" and noise > units / 4:
+            warnings.append(
+                f"class counts are mostly noise: its standard deviation is {noise:.0f} of about {units:.0f} units"
+            )
+    return warnings
