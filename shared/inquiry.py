@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,26 +43,46 @@ class Inquiry:
 
     def ask(self, name: str, arrays: Mapping[str, NDArray[Any]] | None = None) -> Estimate:
         """Return the noisy sum: the kept one if the question was asked before, else a new one from the sites."""
-        ask = find(self.asks, name)
-        question = Question(kind=ask.kind, name=name, plan=self.agreed.sha256, run=self.run, arrays=arrays or {})
-        sha256 = digest(encode_question(question))
-        reply = self.folder.load_reply(name, sha256) or self._fresh(question, ask, sha256)
-        return Estimate(values=estimate(reply.tally, ask.bounds), std=noise_std(reply.tally, ask.bounds))
+        return self.ask_all({name: arrays or {}})[0]
 
-    def _fresh(self, question: Question, ask: Ask, sha256: str) -> Reply:
+    def ask_all(self, questions: Mapping[str, Mapping[str, NDArray[Any]]]) -> list[Estimate]:
+        """Return the noisy sums of several questions; those that are new travel to the sites together."""
+        asks = [find(self.asks, name) for name in questions]
+        posed = [
+            Question(kind=ask.kind, name=ask.name, plan=self.agreed.sha256, run=self.run, arrays=arrays)
+            for ask, arrays in zip(asks, questions.values(), strict=True)
+        ]
+        hashes = [digest(encode_question(question)) for question in posed]
+        kept = [self.folder.load_reply(ask.name, sha256) for ask, sha256 in zip(asks, hashes, strict=True)]
+        new = [item for item, reply in zip(zip(posed, asks, hashes, strict=True), kept, strict=True) if reply is None]
+        fresh = iter(self._fresh(new))
+        replies = [reply or next(fresh) for reply in kept]
+        return [
+            Estimate(values=estimate(reply.tally, ask.bounds), std=noise_std(reply.tally, ask.bounds))
+            for ask, reply in zip(asks, replies, strict=True)
+        ]
+
+    def _fresh(self, questions: Sequence[tuple[Question, Ask, str]]) -> list[Reply]:
+        """Ask what was not asked before: each question is on record before it leaves, each sum before it is used."""
+        if not questions:
+            return []
         keys = self.institutions.public_keys
         for site, key in keys.items():
             self.ledger.register_site(site, key)
-        self.ledger.record_question(
-            plan_sha256=self.agreed.sha256,
-            run=self.run,
-            question=ask.name,
-            question_sha256=sha256,
-            part=ask.part,
-            event=ask.event,
-            sites=keys,
-        )
-        reply = self.institutions.ask(question, ask)
-        self.ledger.record_heads(self.run, self.asks.index(ask), reply.heads)
-        self.folder.save_reply(question.name, sha256, reply)
-        return reply
+        for _, ask, sha256 in questions:
+            self.ledger.record_question(
+                plan_sha256=self.agreed.sha256,
+                run=self.run,
+                question=ask.name,
+                question_sha256=sha256,
+                part=ask.part,
+                event=ask.event,
+                sites=keys,
+            )
+        replies = []
+        answered = self.institutions.ask_all([(question, ask) for question, ask, _ in questions])
+        for (_, ask, sha256), reply in zip(questions, answered, strict=True):
+            self.ledger.record_heads(self.run, self.asks.index(ask), reply.heads)
+            self.folder.save_reply(ask.name, sha256, reply)
+            replies.append(reply)
+        return replies

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class Institutions(Protocol):
 
     def ask(self, question: Question, ask: Ask) -> Reply:
         """Return the noisy sum of the sites' answers. Raises QuorumError under the plan's minimum."""
+
+    def ask_all(self, questions: Sequence[tuple[Question, Ask]]) -> Iterable[Reply]:
+        """Return the noisy sums of several questions, in order; over a network they travel in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,11 @@ class InProcess:
             heads=tuple(head_from_json(answer.head) for answer in answers),
             refusals=refusals,
         )
+
+    def ask_all(self, questions: Sequence[tuple[Question, Ask]]) -> Iterable[Reply]:
+        """Yield the noisy sums, each asked for when it is taken: a question waits until the one before is on record."""
+        for question, ask in questions:
+            yield self.ask(question, ask)
 
 
 def checked(data: bytes, question_sha256: str, site: str, ask: Ask) -> Answer:

@@ -40,11 +40,13 @@ def learn(inquiry: Inquiry, tools: Tools) -> Learnt:
     plan = inquiry.agreed.plan
     classes = len(plan.data.classes)
     counts = np.full(classes, plan.sites.count * plan.sites.expected_units / classes)
-    if inquiry.asked("counts"):
-        counts = np.maximum(inquiry.ask("counts").values, FEWEST)
+    asked = [name for name in ("counts", "prototypes") if inquiry.asked(name)]
+    found = dict(zip(asked, inquiry.ask_all({name: {} for name in asked}), strict=True))
+    if "counts" in found:
+        counts = np.maximum(found["counts"].values, FEWEST)
     model = None
-    if inquiry.asked("prototypes"):
-        model = tools.encoder.model(_decoded(plan, inquiry.ask("prototypes"), counts))
+    if "prototypes" in found:
+        model = tools.encoder.model(_decoded(plan, found["prototypes"], counts))
     proportions = np.clip(counts / counts.sum(), RAREST / classes, None)
     return Learnt(proportions=proportions / proportions.sum(), model=model)
 

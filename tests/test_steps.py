@@ -72,6 +72,9 @@ class Sites:
         answer = self.answers[name]
         return answer(arrays) if callable(answer) else answer
 
+    def ask_all(self, questions):
+        return [self.ask(name, arrays or None) for name, arrays in questions.items()]
+
 
 def setting(answers=None, selection="soft"):
     agreed = agree(PLAN.replace("SELECTION", selection))
