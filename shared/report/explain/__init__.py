@@ -1,0 +1,1 @@
+"""The interactive PATE page: one offline file whose numbers are tables that the library computed."""
