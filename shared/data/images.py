@@ -134,17 +134,24 @@ def _read_raster(path: Path, target: Target, where: str) -> tuple[list[Frame], l
         from PIL import Image  # noqa: PLC0415 - an extra
     except ImportError as reason:
         raise DataError(f"{where}: images need Pillow. Install it: pip install 'patevolve[demo]'.") from reason
-    with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
-        if image.width * image.height > MOST_PIXELS:
-            raise DataError(f"{where}: {image.width} × {image.height} pixels found; expected at most {MOST_PIXELS}.")
-        chosen = choose_frames(int(getattr(image, "n_frames", 1)), target, where)
-        frames, steps = [], []
-        for number in chosen:
-            if number:
-                image.seek(number)
-            frame, own = _one(image, where)
-            frames.append(frame)
-            steps += own
+    try:
+        with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            return _pages(image, target, where)
+    except Image.DecompressionBombError as reason:
+        raise DataError(f"{where}: more pixels claimed than {MOST_PIXELS}, the most expected. Remove it.") from reason
+
+
+def _pages(image: Image.Image, target: Target, where: str) -> tuple[list[Frame], list[str]]:
+    if image.width * image.height > MOST_PIXELS:
+        raise DataError(f"{where}: {image.width} × {image.height} pixels found; expected at most {MOST_PIXELS}.")
+    frames: list[Frame] = []
+    steps: list[str] = []
+    for number in choose_frames(int(getattr(image, "n_frames", 1)), target, where):
+        if number:
+            image.seek(number)
+        frame, own = _one(image, where)
+        frames.append(frame)
+        steps += own
     return frames, steps
 
 
