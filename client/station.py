@@ -13,31 +13,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from patevolve.client.approved import approved_plan
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, Rendered, render_once
+from patevolve.client.masking import open_masking
 from patevolve.client.policy import FILE, SitePolicy, read_policy
 from patevolve.client.private_index import PrivateIndex
 from patevolve.client.simulate import affords, index_of, load_records, system_noise
 from patevolve.client.teachers import teach
+from patevolve.shared import wire
 from patevolve.shared.data.records import Records
 from patevolve.shared.envelopes import (
     OK,
     Action,
     Request,
     Response,
+    batch_name,
     cohort_sha256,
     decode_request,
+    encode_head,
     encode_response,
     encode_welcome,
     refusal,
 )
 from patevolve.shared.errors import BudgetError, DataError, MessageError, PatevolveError, PolicyError
-from patevolve.shared.messages import decode_answer
+from patevolve.shared.messages import decode_answer, decode_question
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.ledger import Ledger
-from patevolve.shared.schedule import Ask, schedule
+from patevolve.shared.schedule import Ask, find, schedule
+from patevolve.shared.secagg.keys import SIGNATURE
 from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
@@ -126,25 +133,84 @@ def _hello(station: Station, request: Request) -> Response:
     return Response(action="hello", site=home.policy.site, codes=(OK,), parts=(part,))
 
 
+def _setup(station: Station, request: Request) -> Response:
+    """Give the site's key of this run."""
+    home = open_home(station.home)
+    prepared = station.prepare(home, request.plan)
+    _check_masks(prepared)
+    with home.open_ledger():
+        part = open_masking(home, prepared.agreed, request.run, begin=True).site.advert()
+    return Response(action="setup", site=home.policy.site, codes=(OK,), parts=(part,))
+
+
 def _ask(station: Station, request: Request) -> Response:
-    """Answer each question, charged; a question that is refused takes no other with it."""
+    """Answer the questions, charged."""
     home = open_home(station.home)
     prepared = station.prepare(home, request.plan)
     check_cohort(request, prepared.agreed, home.policy)
-    if prepared.agreed.plan.privacy.trust != "each-site":
-        raise PolicyError("a question under masks before the secure sum was set up found; nothing was answered.")
-    codes, parts = [], []
     with home.open_ledger() as ledger:
         institution = _institution(station, home, prepared, ledger, request)
-        for question in request.parts:
-            try:
-                answer, code = institution.handle(question), OK
-            except PatevolveError as reason:
-                log.warning("%s refused a question: %s", home.policy.site, reason)
-                answer, code = b"", reason.code
-            parts.append(answer)
-            codes.append(code)
+        if prepared.agreed.plan.privacy.trust == "secure-sum":
+            return _masked(home, prepared, institution, request)
+        return _answered(home, institution, request)
+
+
+def _answered(home: SiteHome, institution: Institution, request: Request) -> Response:
+    """Return one answer for each question; a question that is refused takes no other with it."""
+    codes, parts = [], []
+    for question in request.parts:
+        try:
+            answer, code = institution.handle(question), OK
+        except PatevolveError as reason:
+            log.warning("%s refused a question: %s", home.policy.site, reason)
+            answer, code = b"", reason.code
+        parts.append(answer)
+        codes.append(code)
     return Response(action="ask", site=home.policy.site, codes=tuple(codes), parts=tuple(parts))
+
+
+def _masked(home: SiteHome, prepared: Prepared, institution: Institution, request: Request) -> Response:
+    """Return one masked vector for all questions together: a noise share never leaves by itself.
+
+    The sum's request is checked before anything is charged; the answers are in the ledger and the masked bytes in the
+    sum's state before they are sent, so that a retry draws nothing and masks nothing anew.
+    """
+    if len(request.parts) < 3:
+        raise MessageError(f"{len(request.parts)} parts found; expected the keys, the sum's request and questions.")
+    keys, asking, *questions = request.parts
+    masking = open_masking(home, prepared.agreed, request.run)
+    members = masking.site.accept_keys(keys)
+    if len(members) < home.policy.minimum_sites:
+        raise PolicyError(f"a sum over {len(members)} sites found; the policy asks for {home.policy.minimum_sites}.")
+    sizes = [find(prepared.asks, decode_question(question).name).bounds.size for question in questions]
+    asked = masking.site.read_ask(asking)
+    if asked.question != batch_name(questions) or asked.length != sum(sizes):
+        raise MessageError("a sum over other questions than were sent with it found; nothing was answered.")
+    masking.save()  # the list of keys is taken once in a run
+    answers = [decode_answer(institution.handle(question)) for question in questions]
+    part = masking.site.mask(asking, np.concatenate([answer.values for answer in answers]))
+    masking.save()  # label: mask-stored-before-sent
+    head = encode_head(answers[-1].head)
+    return Response(action="ask", site=home.policy.site, codes=(OK, OK), parts=(part, head))
+
+
+def _unmask(station: Station, request: Request) -> Response:
+    """Give the shares that take the masks off the sum of the survivors, and of nothing else."""
+    home = open_home(station.home)
+    prepared = station.prepare(home, request.plan)
+    _check_masks(prepared)
+    if len(request.parts) != 1:
+        raise MessageError(f"{len(request.parts)} parts found; expected the sum's second request alone.")
+    with home.open_ledger():
+        masking = open_masking(home, prepared.agreed, request.run)
+        part = masking.site.unmask(request.parts[0])
+        masking.save()
+    return Response(action="unmask", site=home.policy.site, codes=(OK,), parts=(part,))
+
+
+def _check_masks(prepared: Prepared) -> None:
+    if prepared.agreed.plan.privacy.trust != "secure-sum":
+        raise MessageError("a message of the secure sum found; the plan trusts each site alone.")
 
 
 def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, request: Request) -> Institution:
@@ -181,15 +247,24 @@ def _outgoing(response: Response) -> bytes:
     """Return the response's bytes. Raises PolicyError for a noise share that would leave without a mask."""
     if response.action == "ask":
         for part in filter(None, response.parts):
-            if not decode_answer(part).full:  # label: no-bare-share
-                raise PolicyError("an answer with a share of the noise alone was about to leave; it stays.")
+            _check_part(part)
     return encode_response(response)
+
+
+def _check_part(part: bytes) -> None:
+    if part.startswith(wire.MAGIC):
+        if wire.decode(part).kind == "head":
+            return
+        if not decode_answer(part).full:  # label: no-bare-share
+            raise PolicyError("an answer with a share of the noise alone was about to leave; it stays.")
+    else:
+        wire.decode(part[SIGNATURE:], kind="secagg-masked")
 
 
 _ACTIONS: Mapping[Action, Callable[[Station, Request], Response]] = {
     "hello": _hello,
-    "setup": _unexpected,
+    "setup": _setup,
     "ask": _ask,
-    "unmask": _unexpected,
+    "unmask": _unmask,
     "evolve": _unexpected,
 }

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from patevolve.server.run import Settings
     from patevolve.shared.rounds import Generation
 
+ROSTER, KEY = "roster.json", "coordinator.key"
+
 app = ServerApp()
 
 
@@ -66,18 +68,23 @@ def main(grid: Grid, context: FlowerContext) -> None:
 
 
 def settings_of(config: Mapping[str, bool | float | int | str]) -> Settings:
-    """Return the run's settings; ``out`` and ``plan`` are absolute paths on the coordinator."""
+    """Return the run's settings; ``out`` and ``plan`` are absolute paths on the coordinator.
+
+    The roster and the coordinator's key are looked for beside the plan if they are not named.
+    """
     from pathlib import Path  # noqa: PLC0415 - the same
 
     from patevolve.server.cohort import load_roster  # noqa: PLC0415 - the same
     from patevolve.server.post import Timing  # noqa: PLC0415 - the same
     from patevolve.server.run import Settings  # noqa: PLC0415 - the same
 
-    patience, roster = float(config["patience"]), str(config.get("roster", ""))
+    patience, beside = float(config["patience"]), Path(str(config["plan"])).parent
+    roster, key = Path(str(config.get("roster") or beside / ROSTER)), Path(str(config.get("key") or beside / KEY))
     return Settings(
         path=Path(str(config["out"])),
-        known=load_roster(Path(roster)) if roster else {},
+        known=load_roster(roster) if roster.exists() or config.get("roster") else {},
         hello=Timing(deadline=float(config["hello-deadline"]), patience=patience),
         timing=Timing(deadline=float(config["deadline"]), patience=patience),
         run=str(config.get("run", "")) or None,
+        key=key if key.exists() else None,
     )

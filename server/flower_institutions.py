@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from patevolve.server.cohort import Directory, missing
-from patevolve.server.post import Exchange, Letter, Post, Timing, Traffic
-from patevolve.shared.envelopes import OK, Request, Response, encode_request
+from patevolve.server.post import Exchange, Letter, Post, Timing, Traffic, Wave
+from patevolve.server.secure_sum import SecureSum
+from patevolve.shared.envelopes import OK, Action, Request, Response, encode_request
 from patevolve.shared.errors import MessageError
 from patevolve.shared.institutions import Reply, checked, total
 from patevolve.shared.messages import Answer, Question, digest, encode_question
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RECORD, FIELD = "patevolve", "data"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class FlowerInstitutions:
 
     cohort:     the sites and their public keys; fixed for the run
     directory:  where they are reached
+    secure_sum: adds up masked vectors; None if the plan trusts each site alone
     """
 
     agreed: Agreed
@@ -80,6 +83,7 @@ class FlowerInstitutions:
     post: Post
     directory: Directory
     timing: Timing
+    secure_sum: SecureSum | None = None
     traffic: Traffic = field(default_factory=Traffic)
     _lost: set[str] = field(default_factory=set)
 
@@ -98,32 +102,41 @@ class FlowerInstitutions:
         Raises QuorumError under the plan's minimum, or the sites' own reason where their refusals alone explain it.
         """
         parts = tuple(encode_question(question) for question, _ in questions)
-        request = Request(
-            action="ask", plan=self.agreed.sha256, run=self.run, sites=tuple(sorted(self.cohort)), parts=parts
-        )
-        data = encode_request(request)
+        asks = [ask for _, ask in questions]
+        sites = sorted(self.cohort)
+        if self.secure_sum is not None:
+            self.secure_sum.set_up(sites, self._send)
+            return self.secure_sum.ask(sites, parts, asks, self._send)
+        request = Request(action="ask", plan=self.agreed.sha256, run=self.run, sites=tuple(sites), parts=parts)
 
         def accept(site: str, response: Response) -> list[Answer | str]:
-            return _answers(site, response, parts, [ask for _, ask in questions])
+            return _answers(site, response, parts, asks)
 
+        wave = self._send("ask", dict.fromkeys(sites, encode_request(request)), accept, len(sites))
+        return [self._reply(position, ask, wave.accepted, wave.refused) for position, ask in enumerate(asks)]
+
+    def _send(
+        self, action: Action, bodies: Mapping[str, bytes], accept: Callable[[str, Response], T], enough: int
+    ) -> Wave[T]:
         wave = Exchange(
             post=self.post,
-            action="ask",
-            bodies=dict.fromkeys(sorted(self.cohort), data),
+            action=action,
+            bodies=bodies,
             node_of=self._node_of,
             accept=accept,
             timing=self.timing,
             traffic=self.traffic,
-        ).run(self._awaited())
-        self._lost = set(self.cohort) - set(wave.accepted) - set(wave.refused)
-        if self._lost:
-            log.warning("no answer from %s", ", ".join(sorted(self._lost)))
-        return [self._reply(position, ask, wave.accepted, wave.refused) for position, (_, ask) in enumerate(questions)]
+        ).run(self._awaited(bodies), enough)
+        silent = set(bodies) - set(wave.accepted) - set(wave.refused)
+        if len(wave.accepted) < enough and silent:
+            log.warning("no reply to %s from %s", action, ", ".join(sorted(silent)))
+        self._lost = (self._lost | silent if len(wave.accepted) < enough else self._lost) - set(wave.accepted)
+        return wave
 
-    def _awaited(self) -> set[str]:
+    def _awaited(self, bodies: Collection[str]) -> set[str]:
         """Return the sites to wait for: one that was lost is asked, and counts if it answers, but is not waited for."""
-        awaited = set(self.cohort) - self._lost
-        return awaited if len(awaited) >= self._least else set(self.cohort)
+        awaited = set(bodies) - self._lost
+        return awaited if len(awaited) >= self._least else set(bodies)
 
     @property
     def _least(self) -> int:

@@ -104,26 +104,27 @@ class Exchange(Generic[T]):
     _sent: dict[str, str] = field(default_factory=dict)  # id -> site, of every sending that may still be answered
     _due: dict[str, float] = field(default_factory=dict)  # site -> when to send (again)
 
-    def run(self, awaited: Collection[str]) -> Wave[T]:
-        """Send, and send again, until every awaited site has answered or the deadline has passed.
+    def run(self, awaited: Collection[str], enough: int | None = None) -> Wave[T]:
+        """Send, and send again, until every awaited site or ``enough`` have answered or the deadline has passed.
 
         The other sites' replies count if they come in time.
         """
+        most = len(self.bodies) if enough is None else enough
         start = time.monotonic()
         end = start + self.timing.deadline
         self._due = dict.fromkeys(self.bodies, start)
-        while self._open(awaited) and (now := time.monotonic()) < end:
+        while self._open(awaited, most) and (now := time.monotonic()) < end:
             self._send(now, end)
             for sending, data in self.post.pull(list(self._sent)).items():
                 site = self._sent.pop(sending, None)
                 if site is not None and site in self._due:
                     self._receive(site, data)
-            if self._open(awaited):
+            if self._open(awaited, most):
                 time.sleep(self.timing.poll)
         return Wave(accepted=self._accepted, refused={**self._unsettled, **self._refused})
 
-    def _open(self, awaited: Collection[str]) -> bool:
-        return any(site in self._due for site in awaited)
+    def _open(self, awaited: Collection[str], most: int) -> bool:
+        return len(self._accepted) < most and any(site in self._due for site in awaited)
 
     def _send(self, now: float, end: float) -> None:
         letters, sites = [], []

@@ -13,15 +13,18 @@ from pathlib import Path
 from patevolve.server.cohort import Directory, load_cohort, missing, save_cohort
 from patevolve.server.flower_institutions import FlowerInstitutions
 from patevolve.server.post import Post, Timing
+from patevolve.server.secure_sum import open_sum
 from patevolve.shared import rounds
 from patevolve.shared.envelopes import Request
-from patevolve.shared.errors import LedgerError, PatevolveError
+from patevolve.shared.errors import InputError, LedgerError, PatevolveError
 from patevolve.shared.finish import Released, Score, ask_score, release
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.signing import Identity, load_identity
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.runfolder import RunFolder, check_run, open_run, run_id
 from patevolve.shared.schedule import Ask, schedule
+from patevolve.shared.secagg.spec import SumSpec
 from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class Settings:
     hello:   how long to wait for sites at the start
     timing:  how long to wait for answers
     run:     the run's name if it is new; random by default
+    key:     the coordinator's signing key, which the sites know; needed under secure sum alone
     """
 
     path: Path
@@ -45,6 +49,7 @@ class Settings:
     hello: Timing
     timing: Timing
     run: str | None = None
+    key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,12 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
         cohort = dict(sorted(directory.keys.items()))
         save_cohort(settings.path, cohort)
     log.info("the cohort: %s", ", ".join(cohort))
+    secure_sum = None
+    if agreed.plan.privacy.trust == "secure-sum":
+        spec, identity = _agreed_sum(agreed, settings, run)
+        secure_sum = open_sum(settings.path, spec, agreed=agreed, identity=identity, sites=list(cohort))
     return FlowerInstitutions(
+        secure_sum=secure_sum,
         agreed=agreed,
         run=run,
         cohort=cohort,
@@ -113,6 +123,25 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
         directory=directory,
         timing=settings.timing,
     )
+
+
+def _agreed_sum(agreed: Agreed, settings: Settings, run: str) -> tuple[SumSpec, Identity]:
+    if settings.key is None or not settings.known:
+        raise InputError(
+            "a plan with trust = 'secure-sum' without a roster or the coordinator's key found; expected both: sites sum "
+            "only with peers and a coordinator that they know. Give the run's configuration roster and key."
+        )
+    identity = load_identity(settings.key)
+    privacy = agreed.plan.privacy
+    spec = SumSpec(
+        plan=agreed.sha256,
+        run=run,
+        sites=dict(settings.known),
+        coordinator=identity.public_key,
+        dropouts=privacy.dropouts,
+        colluders=privacy.colluders,
+    )
+    return spec, identity
 
 
 def reported(agreed: Agreed, folder: Path, run: Callable[[], object]) -> int:

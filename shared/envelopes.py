@@ -43,7 +43,8 @@ class Request:
     plan:   SHA-256 of the plan
     run:    the run's name
     sites:  the cohort whose answers are summed, sorted; empty in ``hello``
-    parts:  ``ask``: questions; ``setup``, ``unmask``: messages of the secure sum; ``evolve``: one island's population
+    parts:  ``ask``: questions, under secure sum after the list of keys and the sum's own request; ``unmask``: the sum's
+            second request; ``setup``, ``hello``: none
     """
 
     action: Action
@@ -57,6 +58,8 @@ class Request:
 class Response:
     """What a site sends back.
 
+    parts:  ``hello``: the greeting; ``setup``: the site's key; ``ask``: one answer for each question, or under secure
+            sum one masked vector and the head of the site's ledger; ``unmask``: shares
     codes:  one for each part, OK or why it is missing (the part is then empty); a request that is refused as a whole
             has one code and no part
     """
@@ -163,9 +166,29 @@ def _greeting(request: Request, site: str, public_key: str) -> bytes:
     return _GREETING + wire.canonical_json([request.plan, request.run, site, public_key])
 
 
+def encode_head(head: str) -> bytes:
+    """Return the bytes of a ledger's signed head, which goes with a masked vector."""
+    return wire.encode(wire.Packet(kind="head", fields={"head": head}))
+
+
+def decode_head(data: bytes) -> str:
+    """Return the signed head's JSON text. Raises MessageError."""
+    packet = wire.decode(data, kind="head")
+    if set(packet.fields) != {"head"} or not isinstance(packet.fields["head"], str) or packet.arrays:
+        raise MessageError("a ledger's head of another form found; it was not written by patevolve.")
+    return packet.fields["head"]
+
+
 def cohort_sha256(plan: str, sites: Sequence[str]) -> str:
     """Return the hash that names a cohort; part of what makes a question the same question."""
     return hashlib.sha256(wire.canonical_json([plan, sorted(sites)])).hexdigest()
+
+
+def batch_name(questions: Sequence[bytes]) -> str:
+    """Return the name under which the answers to these questions are summed together: it is bound to their bytes."""
+    return hashlib.sha256(
+        wire.canonical_json([hashlib.sha256(question).hexdigest() for question in questions])
+    ).hexdigest()
 
 
 def _encode(kind: str, fields: Mapping[str, Any], parts: Sequence[bytes], most: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -19,14 +20,17 @@ import numpy as np
 import pytest
 
 from patevolve.client.approved import install_plan
+from patevolve.client.home import open_home
 from patevolve.client.policy import draft
 from patevolve.client.simulate import Finished, load_records, open_sites, simulate, system_noise
 from patevolve.client.station import Station
+from patevolve.server.cohort import load_roster
 from patevolve.server.post import Timing
 from patevolve.server.run import Settings, coordinate
 from patevolve.shared.plan import Agreed, agree
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.signing import create_identity, load_identity
 from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE, RecordedNoise
 
 FAST = Path("/dev/shm")  # noqa: S108 - memory: a run flushes some sixty files
@@ -193,11 +197,26 @@ class Town:
         stations = {
             100 + position: self.station(agreed, site, **named).handle for position, site in enumerate(self.sites)
         }
+        if agreed.plan.privacy.trust == "secure-sum":
+            self.roster(agreed)
         self.offices.append(Office(stations=stations))
         return self.offices[-1]
 
+    def roster(self, agreed: Agreed, *, name: str = "homes") -> Path:
+        """Let everybody know everybody's public key, as a deployment does before its first run."""
+        key = self.place / "coordinator.key"
+        identity = load_identity(key) if key.exists() else create_identity(key)
+        keys = {site: open_home(self.home(agreed, site, name=name)).identity.public_key for site in self.sites}
+        text = json.dumps({"coordinator": identity.public_key, "sites": keys})
+        for site in self.sites:
+            (self.place / name / site / "roster.json").write_text(text, encoding="utf-8")
+        (self.place / "roster.json").write_text(text, encoding="utf-8")
+        return key
+
     def settings(self, out: str = "run", **named: Any) -> Settings:
         start = {"path": self.place / out, "known": {}, "hello": QUICK, "timing": QUICK, "run": "run-1"}
+        if (self.place / "roster.json").exists():
+            start |= {"known": load_roster(self.place / "roster.json"), "key": self.place / "coordinator.key"}
         return Settings(**(start | named))
 
     def coordinate(self, agreed: Agreed, office: Office, out: str = "run", **named: Any) -> Any:

@@ -11,7 +11,7 @@ def public(town, out):
     return {part: town.tree(out, part) for part in PUBLIC}
 
 
-@pytest.mark.parametrize("trust", ["each-site"])
+@pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
 def test_coordinated_and_simulated_give_the_same_bytes(trust, town, recorded):
     agreed = town.agreed({"privacy.trust": trust})
     town.simulate(agreed, "simulated", noise=recorded)

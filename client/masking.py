@@ -1,0 +1,79 @@
+"""The site's side of the secure sum on the disk: its roster of peers, and its state, stored before a byte leaves.
+
+The roster is the site's own copy of who takes part: every site's public key and the coordinator's. A coordinator that
+invents a peer, or leaves one out of the agreement, has another roster, and nothing that it sends is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from patevolve.client.home import SiteHome
+from patevolve.shared.errors import MessageError, ParameterError, PolicyError
+from patevolve.shared.files import write_atomic
+from patevolve.shared.plan import Agreed
+from patevolve.shared.secagg.site import SiteSum, store_name
+from patevolve.shared.secagg.spec import SumSpec
+
+ROSTER = "roster.json"
+STATES = "secagg"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masking:
+    """A site in the secure sums of one run; hold the site's ledger while using it."""
+
+    path: Path
+    site: SiteSum
+
+    def save(self) -> None:
+        """Put the state on the disk, so that a killed site neither masks nor unmasks a question twice."""
+        write_atomic(self.path, self.site.export_state(), mode=0o600)
+
+
+def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
+    """Return what the site has agreed on with its peers. Raises PolicyError without a roster that fits the plan."""
+    path = home.path / ROSTER
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        sites, coordinator = dict(found["sites"]), found["coordinator"]
+    except (OSError, ValueError, KeyError, TypeError) as reason:
+        raise PolicyError(
+            f"{path} cannot be read ({type(reason).__name__}); expected the public keys of all sites and of the "
+            f"coordinator, compared with them by a trusted way. Without it nothing is summed."
+        ) from reason
+    if len(sites) != agreed.plan.sites.count or sites.get(home.policy.site) != home.identity.public_key:
+        raise PolicyError(
+            f"{path} lists {len(sites)} sites; expected {agreed.plan.sites.count}, {home.policy.site!r} with its key "
+            f"among them. Get the roster of this plan."
+        )
+    privacy = agreed.plan.privacy
+    try:
+        return SumSpec(
+            plan=agreed.sha256,
+            run=run,
+            sites=sites,
+            coordinator=coordinator,
+            dropouts=privacy.dropouts,
+            colluders=privacy.colluders,
+        )
+    except ParameterError as reason:
+        raise PolicyError(f"{path} holds no roster for this plan: {reason}") from reason
+
+
+def open_masking(home: SiteHome, agreed: Agreed, run: str, *, begin: bool = False) -> Masking:
+    """Return the site's state in this run; ``begin`` makes one if there is none yet.
+
+    Raises MessageError if the run was not set up here.
+    """
+    spec = sum_spec(home, agreed, run)
+    path = home.path / STATES / store_name(spec, home.policy.site)
+    if path.exists():
+        return Masking(path=path, site=SiteSum.restore(path.read_bytes(), spec, identity=home.identity))
+    if not begin:
+        raise MessageError("a question under masks before the run was set up found; expected the set-up first.")
+    masking = Masking(path=path, site=SiteSum(spec, site=home.policy.site, identity=home.identity))
+    masking.save()
+    return masking

@@ -1,0 +1,147 @@
+"""The coordinator's side of the secure sum on the disk, and its two exchanges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from patevolve.server.cohort import missing
+from patevolve.server.post import Wave
+from patevolve.shared import wire
+from patevolve.shared.envelopes import Action, Request, Response, batch_name, decode_head, encode_request
+from patevolve.shared.errors import MessageError, QuorumError
+from patevolve.shared.files import write_atomic
+from patevolve.shared.institutions import Reply
+from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.signing import Identity, head_from_json
+from patevolve.shared.schedule import Ask
+from patevolve.shared.secagg.coordinator import CoordinatorSum
+from patevolve.shared.secagg.spec import SumSpec
+from patevolve.shared.tally import NoisyTally
+
+FILE = "secagg.pv"
+Accept = Callable[[str, Response], bytes]
+Send = Callable[[Action, Mapping[str, bytes], Accept, int], Wave[bytes]]  # the last: replies that are enough
+
+
+@dataclass(kw_only=True, eq=False)
+class SecureSum:
+    """The secure sums of one run.
+
+    request:  makes a request of this run out of its parts
+    heads:    of the sums under way: the sites' signed heads, by the batch's name
+    """
+
+    path: Path
+    agreed: Agreed
+    sum: CoordinatorSum
+    request: Callable[[Action, tuple[bytes, ...]], Request]
+    heads: dict[str, dict[str, str]]
+
+    def save(self) -> None:
+        """Keep what was received: a killed coordinator sends the same requests again, and gets the same replies."""
+        arrays = {"sum": np.frombuffer(self.sum.export_state(), np.uint8)}
+        data = wire.encode(wire.Packet(kind="sum", fields={"heads": self.heads}, arrays=arrays))
+        write_atomic(self.path, data, mode=0o600)
+
+    def set_up(self, sites: Sequence[str], send: Send) -> None:
+        """Collect the sites' keys, once in a run. Raises QuorumError under the plan's minimum."""
+        if self.path.exists():
+            return
+        body = encode_request(self.request("setup", ()))
+
+        def accept(site: str, response: Response) -> bytes:
+            (part,) = _parts(site, response, 1)
+            if self.sum.receive_advert(part) != site:
+                raise MessageError(f"the key of another site than {site!r} found.")
+            return part
+
+        wave = send("setup", dict.fromkeys(sites, body), accept, len(sites))
+        if len(wave.accepted) < self.sum.least:
+            raise missing(self.agreed, "setup", len(wave.accepted), wave.refused)
+        self.sum.close_setup()
+        self.save()
+
+    def ask(self, sites: Sequence[str], questions: Sequence[bytes], asks: Sequence[Ask], send: Send) -> list[Reply]:
+        """Return the sums of the questions.
+
+        Raises QuorumError if too few sites answered either exchange, or the sites' own reason.
+        """
+        batch, refusals = batch_name(questions), {}
+        asking = self.sum.ask(batch, sum(ask.bounds.size for ask in asks))
+        if batch not in self.heads:
+            body = encode_request(self.request("ask", (self.sum.close_setup(), asking, *questions)))
+            refusals = self._collect(batch, dict.fromkeys(sites, body), asks[0].name, send)
+        self._unmask(self.sum.close_masked(), send)
+        opened = self.sum.result()
+        heads = tuple(head_from_json(head) for _, head in sorted(self.heads[batch].items()))
+        replies, start = [], 0
+        for ask in asks:
+            values = opened.values[start : start + ask.bounds.size]
+            std = math.sqrt(math.fsum([ask.mechanism.std**2] * len(opened.sites)))
+            tally = NoisyTally(values=values, std=std)
+            replies.append(Reply(tally=tally, sites=opened.sites, heads=heads, refusals=refusals))
+            start += ask.bounds.size
+        return replies
+
+    def _collect(self, batch: str, bodies: Mapping[str, bytes], name: str, send: Send) -> dict[str, str]:
+        """Hold the first exchange: masked vectors. Return the refusals."""
+        heads: dict[str, str] = {}
+
+        def accept(site: str, response: Response) -> bytes:
+            masked, head = _parts(site, response, 2)
+            text = decode_head(head)
+            if head_from_json(text).head.site != site or self.sum.receive_masked(masked) != site:
+                raise MessageError(f"the masked vector of another site than {site!r} found.")
+            heads[site] = text
+            return masked
+
+        wave = send("ask", bodies, accept, len(bodies))
+        if len(wave.accepted) < self.sum.least:
+            raise missing(self.agreed, name, len(wave.accepted), wave.refused)
+        self.sum.close_masked()
+        self.heads = {batch: heads}
+        self.save()  # before the survivors are named: a second set of survivors would be refused
+        return dict(wave.refused)
+
+    def _unmask(self, requests: Mapping[str, bytes], send: Send) -> None:
+        def accept(site: str, response: Response) -> bytes:
+            (part,) = _parts(site, response, 1)
+            if self.sum.receive_unmasked(part) != site:
+                raise MessageError(f"the shares of another site than {site!r} found.")
+            return part
+
+        bodies = {site: encode_request(self.request("unmask", (data,))) for site, data in requests.items()}
+        wave = send("unmask", bodies, accept, self.sum.least_shares)
+        self.save()
+        if len(wave.accepted) < self.sum.least_shares:
+            raise QuorumError(
+                f"{len(wave.accepted)} of {len(bodies)} sites gave their shares; expected >= {self.sum.least_shares}. "
+                f"Refused: {', '.join(f'{site} ({code})' for site, code in wave.refused.items()) or 'nobody'}."
+            )
+
+
+def open_sum(path: Path, spec: SumSpec, *, agreed: Agreed, identity: Identity, sites: Sequence[str]) -> SecureSum:
+    """Return the run's secure sum as it stands in its folder. Raises MessageError, ParameterError for another's."""
+
+    def request(action: Action, parts: tuple[bytes, ...]) -> Request:
+        return Request(action=action, plan=spec.plan, run=spec.run, sites=tuple(sorted(sites)), parts=parts)
+
+    file, heads = path / FILE, {}
+    if file.exists():
+        packet = wire.decode(file.read_bytes(), kind="sum")
+        heads = packet.fields["heads"]
+        found = CoordinatorSum.restore(packet.arrays["sum"].tobytes(), spec, identity=identity)
+    else:
+        found = CoordinatorSum(spec, identity=identity)
+    return SecureSum(path=file, agreed=agreed, sum=found, request=request, heads=heads)
+
+
+def _parts(site: str, response: Response, count: int) -> tuple[bytes, ...]:
+    if response.site != site or len(response.parts) != count or not all(response.parts):
+        raise MessageError(f"a response of {response.site!r} of {len(response.parts)} parts found; {site!r} was asked.")
+    return response.parts
