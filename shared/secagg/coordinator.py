@@ -1,0 +1,287 @@
+"""The coordinator's side of the secure sum: it collects signed bytes and learns one sum per question.
+
+A coordinator that was killed is restored from the journal of what it had received: Ed25519 signatures are
+deterministic, so that it sends the same requests again and the sites replay their answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared import wire
+from patevolve.shared.errors import MessageError, ParameterError, QuorumError
+from patevolve.shared.privacy.signing import Identity
+from patevolve.shared.secagg import graph as graphs
+from patevolve.shared.secagg import keys, packets
+from patevolve.shared.secagg.cohort import check_enough, envelope_size, lost_pairs
+from patevolve.shared.secagg.masks import Words, expand, to_integers
+from patevolve.shared.secagg.shares import SECRET, Bytes, combine
+from patevolve.shared.secagg.spec import SumSpec
+
+_STEPS = ("advert", "keys", "ask", "masked", "unmask", "unmasked", "done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Opened:
+    """The sum of the survivors' values.
+
+    values:  (m,) int64 in [-2^31, 2^31)
+    sites:   the survivors, sorted by name
+    """
+
+    question: str
+    values: NDArray[np.int64]
+    sites: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Question:
+    """One question under way."""
+
+    name: str
+    length: int
+    masked: dict[str, bytes] = field(default_factory=dict)
+    packets: dict[str, wire.Packet] = field(default_factory=dict)
+    requests: dict[str, bytes] = field(default_factory=dict)
+    unmasked: dict[str, bytes] = field(default_factory=dict)
+    shares: dict[str, tuple[Bytes, Bytes]] = field(default_factory=dict)
+    survivors: NDArray[np.bool_] | None = None
+
+
+class CoordinatorSum:
+    """The coordinator in the secure sums of one run. Methods raise MessageError for a call out of order.
+
+    Any number of sites may be lost between any two messages: a caller closes an exchange when its deadline passes.
+    """
+
+    def __init__(self, spec: SumSpec, *, identity: Identity) -> None:
+        """Start. Raises ParameterError if the identity is not the registered coordinator's."""
+        if spec.coordinator != identity.public_key:
+            raise ParameterError(
+                "this identity is not the coordinator's of the specification; load the registered one."
+            )
+        self._spec, self._identity, self._graph = spec, identity, graphs.build(spec)
+        self._adverts: dict[str, bytes] = {}
+        self._keys, self._digest = b"", ""
+        self._members = np.zeros(spec.count, bool)
+        self._question: _Question | None = None
+        self._done: set[str] = set()
+        self._journal: list[tuple[str, bytes]] = []
+
+    @property
+    def least(self) -> int:
+        """The number of sites under which no sum is opened: n - d."""
+        return self._spec.count - self._spec.dropouts
+
+    @property
+    def least_shares(self) -> int:
+        """The number of deciders that must answer the second exchange: T."""
+        return self._graph.sizes.threshold
+
+    def receive_advert(self, data: bytes) -> str:
+        """Take a site's key and return its name. The same bytes again change nothing. Raises MessageError."""
+        packet = packets.read(data, "advert", context=self._spec.context, sender=self._spec.sites)
+        packets.shaped(packet, key=(keys.KEY,))
+        if self._keys:
+            raise MessageError("a key after the set-up was closed found; the site joins in the next run.")
+        return self._take(self._adverts, "advert", str(packet.fields["site"]), data)
+
+    def close_setup(self) -> bytes:
+        """Return the list of keys, to be sent to every site before its first question, once or with each.
+
+        Raises QuorumError under n - d sites.
+        """
+        if not self._keys:
+            members = np.array([name in self._adverts for name in self._spec.names])
+            check_enough(members, self._spec, self._graph)
+            self._members, self._keys = members, self._write_keys(members)
+            self._digest = packets.digest(self._keys)
+            self._journal.append(("keys", b""))
+        return self._keys
+
+    def ask(self, question: str, length: int) -> bytes:
+        """Begin a question of ``length`` values, abandoning one under way; return the request for every member.
+
+        The same question under way returns the same bytes. Raises MessageError for a name that was used before.
+        """
+        if not self._keys:
+            raise MessageError("a question before the set-up was closed found; close it first.")
+        now = self._question
+        if now is None or (now.name, now.length) != (question, length):
+            if question in self._done or (now is not None and question == now.name):
+                raise MessageError(f"{question!r} was asked before; expected a new name for each question.")
+            self._forget_question()
+            self._question = now = _Question(name=question, length=length)
+            self._journal.append(("ask", wire.canonical_json([question, length])))
+        return packets.write("ask", self._identity, self._fields(now), {})
+
+    def receive_masked(self, data: bytes) -> str:
+        """Take a site's masked vector and return its name. The same bytes again change nothing. Raises MessageError."""
+        packet, now = packets.read(data, "masked", context=self._spec.context, sender=self._spec.sites), self._open()
+        self._check_question(packet, now)
+        sizes = self._graph.sizes
+        packets.shaped(
+            packet, words=(now.length,), nonce=(keys.NONCE,), envelopes=(sizes.deciders, envelope_size(self._graph))
+        )
+        name = str(packet.fields["site"])
+        if not self._members[self._spec.names.index(name)]:
+            raise MessageError(f"a masked vector of {name!r}, which holds no key, found.")
+        if now.survivors is not None and now.masked.get(name) != data:
+            raise MessageError(f"a masked vector of {name!r} after the exchange was closed found; it is lost.")
+        self._take(now.masked, "masked", name, data)
+        now.packets[name] = packet
+        return name
+
+    def close_masked(self) -> dict[str, bytes]:
+        """End the first exchange: return decider -> request of the second. Every other site has nothing to do.
+
+        Raises QuorumError under n - d masked vectors, or if the lost ones stand too close together in the graph.
+        """
+        now = self._open()
+        if now.survivors is None:
+            survivors = np.array([name in now.masked for name in self._spec.names])
+            check_enough(survivors, self._spec, self._graph)
+            now.survivors = survivors
+            now.requests = self._write_requests(now, survivors)
+            self._journal.append(("unmask", b""))
+        return now.requests
+
+    def receive_unmasked(self, data: bytes) -> str:
+        """Take a decider's shares and return its name. The same bytes again change nothing. Raises MessageError."""
+        packet, now = packets.read(data, "unmasked", context=self._spec.context, sender=self._spec.sites), self._open()
+        name = str(packet.fields["site"])
+        if now.survivors is None or name not in now.requests:
+            raise MessageError(f"shares of {name!r} that were not asked for found.")
+        if packet.fields["request"] != packets.digest(now.requests[name]):
+            raise MessageError(f"shares of {name!r} for another request found.")
+        pairs = len(lost_pairs(now.survivors, self._members, self._graph))
+        packets.shaped(packet, selves=(int(now.survivors.sum()), SECRET), pairs=(pairs, SECRET))
+        self._take(now.unmasked, "unmasked", name, data)
+        now.shares[name] = (packet.arrays["selves"], packet.arrays["pairs"])
+        return name
+
+    def result(self) -> Opened:
+        """Return the sum. Raises QuorumError under T deciders; MessageError if their shares contradict one another."""
+        now = self._open()
+        if now.survivors is None:
+            raise MessageError("a result before the first exchange was closed found; close it first.")
+        if len(now.shares) < self.least_shares:
+            raise QuorumError(f"shares of {len(now.shares)} deciders found; expected at least {self.least_shares}.")
+        total = np.zeros(now.length, np.uint32)
+        for packet in now.packets.values():
+            np.add(total, packet.arrays["words"].view(np.uint32), out=total)
+        self._take_masks_off(total, now, now.survivors)
+        sites = tuple(self._spec.names[number] for number in np.flatnonzero(now.survivors))
+        return Opened(question=now.name, values=to_integers(total), sites=sites)
+
+    def export_state(self) -> bytes:
+        """Return the journal of this run's set-up and of the question under way.
+
+        It holds public keys, masked vectors and shares: no more than was sent here, but as private as the run.
+        """
+        done = [("done", wire.canonical_json(sorted(self._done)))]
+        journal = [*done, *self._journal]
+        head = wire.canonical_json([self._spec.context, [[step, len(data)] for step, data in journal]])
+        return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, data in journal)])
+
+    @classmethod
+    def restore(cls, state: bytes, spec: SumSpec, *, identity: Identity) -> Self:
+        """Return the coordinator as it was when it exported ``state``. Raises MessageError for another run's."""
+        coordinator = cls(spec, identity=identity)
+        for step, data in _read_journal(state, spec.context):
+            if step == "done":
+                coordinator._done = set(json.loads(data))
+            elif step == "ask":
+                coordinator.ask(*json.loads(data))
+            elif step == "keys":
+                coordinator.close_setup()
+            elif step == "unmask":
+                coordinator.close_masked()
+            else:
+                getattr(coordinator, f"receive_{step}")(data)
+        return coordinator
+
+    def _fields(self, now: _Question) -> dict[str, object]:
+        return {
+            "context": self._spec.context,
+            "keys": self._digest,
+            "question": now.name,
+            "length": now.length,
+        }
+
+    def _open(self) -> _Question:
+        if self._question is None:
+            raise MessageError("an answer while nothing is asked found; ask first.")
+        return self._question
+
+    def _check_question(self, packet: wire.Packet, now: _Question) -> None:
+        if any(packet.fields[name] != value for name, value in self._fields(now).items()):
+            raise MessageError(f"an answer to another question than {now.name!r} found.")
+
+    def _take(self, kept: dict[str, bytes], step: str, name: str, data: bytes) -> str:
+        if name not in kept:
+            kept[name] = data
+            self._journal.append((step, data))
+        elif kept[name] != data:
+            raise MessageError(f"a second, different message of {name!r} found; expected one.")
+        return name
+
+    def _forget_question(self) -> None:
+        if self._question is not None:
+            self._done.add(self._question.name)
+        self._journal = [entry for entry in self._journal if entry[0] in ("advert", "keys")]
+
+    def _write_keys(self, members: NDArray[np.bool_]) -> bytes:
+        signed = [self._adverts[self._spec.names[number]] for number in np.flatnonzero(members)]
+        public = [wire.decode(data[keys.SIGNATURE :]).arrays["key"] for data in signed]
+        signatures = [np.frombuffer(data[: keys.SIGNATURE], np.uint8) for data in signed]
+        arrays = {"members": members.astype(np.uint8), "keys": np.stack(public), "signatures": np.stack(signatures)}
+        return packets.write("keys", self._identity, {"context": self._spec.context}, arrays)
+
+    def _write_requests(self, now: _Question, survivors: NDArray[np.bool_]) -> dict[str, bytes]:
+        kept = [now.packets[self._spec.names[number]].arrays for number in np.flatnonzero(survivors)]
+        nonces = np.stack([arrays["nonce"] for arrays in kept])
+        requests = {}
+        for place, decider in enumerate(self._graph.deciders.tolist()):
+            if self._members[decider]:
+                name = self._spec.names[decider]
+                arrays = {
+                    "survivors": survivors.astype(np.uint8),
+                    "nonces": nonces,
+                    "envelopes": np.stack([arrays["envelopes"][place] for arrays in kept]),
+                }
+                requests[name] = packets.write("unmask", self._identity, {**self._fields(now), "site": name}, arrays)
+        return requests
+
+    def _take_masks_off(self, total: Words, now: _Question, survivors: NDArray[np.bool_]) -> None:
+        places = {self._spec.names[number]: place for place, number in enumerate(self._graph.deciders.tolist())}
+        holders = [places[name] for name in now.shares]
+        alive, zeros = int(survivors.sum()), bytes(4 * now.length)
+        shares = np.stack([np.concatenate(both) for both in now.shares.values()])
+        seeds = combine(shares, holders, threshold=self.least_shares)
+        for seed in seeds[:alive]:
+            np.subtract(total, expand(seed.tobytes(), zeros), out=total)
+        pairs = lost_pairs(survivors, self._members, self._graph)
+        for seed, (site, column) in zip(seeds[alive:], pairs, strict=True):
+            added = site < self._graph.neighbours[site, column]
+            (np.subtract if added else np.add)(total, expand(seed.tobytes(), zeros), out=total)
+
+
+def _read_journal(state: bytes, context: str) -> Iterable[tuple[str, bytes]]:
+    try:
+        offset = 8 + int.from_bytes(state[:8], "little")
+        found, steps = json.loads(state[8:offset])
+        entries = [(str(step), int(size)) for step, size in steps]
+    except (ValueError, TypeError) as reason:
+        raise MessageError("a journal that this version did not write found; begin another run.") from reason
+    if found != context or not {step for step, _ in entries} <= set(_STEPS):
+        raise MessageError("a journal of another run found; expected this run's.")
+    for step, size in entries:
+        yield step, state[offset : offset + size]
+        offset += size

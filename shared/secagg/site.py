@@ -1,0 +1,258 @@
+"""A site's side of the secure sum: bytes in, bytes out, no input or output of its own.
+
+Rules that hold whatever a coordinator sends:
+
+- it signs every request, and names the same plan, run, cohort and parameters as the site's own copy;
+- a question is masked once: asked again in the same bytes, the same bytes return; in other bytes, it is refused;
+- for each question one set of survivors is answered, of at least n - d sites; another set is refused;
+- for a survivor only its self mask is opened, and only pair masks with the lost: never both kinds for one site.
+
+The caller stores ``export_state()`` durably after every call that returns bytes and before they are sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from patevolve.shared import wire
+from patevolve.shared.errors import MessageError, ParameterError
+from patevolve.shared.privacy.signing import Identity
+from patevolve.shared.secagg import graph as graphs
+from patevolve.shared.secagg import keys, packets
+from patevolve.shared.secagg.cohort import Cohort, check_enough, envelope_size, lost_pairs, open_cohort
+from patevolve.shared.secagg.masks import expand, to_words
+from patevolve.shared.secagg.shares import SECRET, Bytes, random_secrets, split
+from patevolve.shared.secagg.spec import SumSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a coordinator asks for, once its message was checked.
+
+    length:   values expected
+    members:  the sites that may be in the sum: what a minimum cohort applies to
+    reply:    the bytes that were sent before, if this question was masked already: send them, draw no noise again
+    """
+
+    question: str
+    length: int
+    members: tuple[str, ...]
+    reply: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """Which request of a question was answered, in both exchanges ('' if not)."""
+
+    ask: str = ""
+    unmask: str = ""
+
+
+class SiteSum:
+    """One site in the secure sums of one run. Methods raise MessageError for a call or message out of order."""
+
+    def __init__(self, spec: SumSpec, *, site: str, identity: Identity, key: keys.RunKey | None = None) -> None:
+        """Start with a fresh key. Raises ParameterError if the identity is not the one registered for ``site``."""
+        if spec.sites.get(site) != identity.public_key:
+            raise ParameterError(f"site {site!r} is not registered with this identity; correct the plan's sites.")
+        self._spec, self._site, self._identity = spec, site, identity
+        self._graph = graphs.build(spec)
+        self._key = key or keys.new_run_key()
+        self._cohort: Cohort | None = None
+        self._keys = b""
+        self._records: dict[str, _Record] = {}
+        self._replies: dict[str, bytes] = {}  # of the latest question: "masked", "unmasked"
+        self._latest = ""
+
+    def __repr__(self) -> str:
+        """Show no key: representations end up in logs."""
+        return f"SiteSum(site={self._site!r}, run={self._spec.run!r}, questions={len(self._records)})"
+
+    def advert(self) -> bytes:
+        """Return the site's answer in the set-up exchange: its key of this run. The same bytes each time."""
+        key = np.frombuffer(self._key.public, np.uint8)
+        return packets.write("advert", self._identity, self._fields(), {"key": key})
+
+    def accept_keys(self, data: bytes) -> tuple[str, ...]:
+        """Take the list of all sites' keys, once in a run, and return their names.
+
+        Raises MessageError for another list than before, or one with a key that its site did not sign; QuorumError
+        for a list of too few sites.
+        """
+        if self._cohort is None:
+            self._cohort = open_cohort(data, spec=self._spec, graph=self._graph, site=self._site, key=self._key)
+            self._keys = data
+        elif data != self._keys:  # label: one-key-list
+            raise MessageError("a second list of keys in one run found; expected the first. Begin another run.")
+        return self._members()
+
+    def read_ask(self, data: bytes) -> Ask:
+        """Return what is asked, before anything is charged or drawn. Raises MessageError."""
+        packet = packets.read(data, "ask", context=self._spec.context, sender=self._spec.coordinator)
+        self._check_keys(packet)
+        question, length = packet.fields["question"], packet.fields["length"]
+        record, reply = self._records.get(question), None
+        if record is not None:
+            if record.ask != packets.digest(data) or question != self._latest:  # label: masked-once
+                raise MessageError(f"{question!r} is closed, or was asked otherwise before; expected a new question.")
+            reply = self._replies["masked"]
+        return Ask(question=question, length=length, members=self._members(), reply=reply)
+
+    def mask(self, data: bytes, values: ArrayLike) -> bytes:
+        """Return the masked message for integers in [-2^31, 2^31), noise already in them.
+
+        The sum is exact if it lies in [-2^31, 2^31); beyond, it wraps modulo 2^32. Asked again, the stored bytes
+        return and ``values`` is not looked at. Raises MessageError; ParameterError for values of another length or
+        out of range.
+        """
+        ask = self.read_ask(data)
+        if ask.reply is not None:
+            return ask.reply
+        words = to_words(values)
+        if words.size != ask.length:
+            raise ParameterError(f"{words.size} values found for {ask.question!r}; expected {ask.length}.")
+        cohort = self._joined()
+        question = packets.question_digest(self._spec.context, cohort.digest, ask.question, ask.length)
+        secrets = self._add_masks(words, question)
+        nonce = os.urandom(keys.NONCE)
+        arrays = {
+            "words": words.view(np.int32),
+            "nonce": np.frombuffer(nonce, np.uint8),
+            "envelopes": self._envelopes(secrets, nonce, question),
+        }
+        fields = {**self._fields(), "keys": cohort.digest, "question": ask.question, "length": ask.length}
+        reply = packets.write("masked", self._identity, fields, arrays)
+        self._records[ask.question] = _Record(ask=packets.digest(data))
+        self._latest, self._replies = ask.question, {"masked": reply}
+        return reply
+
+    def unmask(self, data: bytes) -> bytes:
+        """Return this decider's shares for one set of survivors.
+
+        Raises MessageError for a second set, a closed question, an envelope of another question; QuorumError for too
+        few survivors.
+        """
+        packet = packets.read(data, "unmask", context=self._spec.context, sender=self._spec.coordinator)
+        self._check_keys(packet)
+        question = packet.fields["question"]
+        record = self._records.get(question, _Record())
+        if record.unmask:
+            if record.unmask == packets.digest(data) and question == self._latest:
+                return self._replies["unmasked"]
+            raise MessageError(f"a second set of survivors for {question!r} found; expected the first.")
+        survivors = self._check_survivors(packet, record)
+        selves, pairs = self._open(packet, survivors)
+        fields = {**self._fields(), "request": packets.digest(data)}
+        reply = packets.write("unmasked", self._identity, fields, {"selves": selves, "pairs": pairs})
+        # Also if it was not masked here: once shares were given, this site no longer joins the question.
+        self._records[question] = _Record(ask=record.ask, unmask=packets.digest(data))  # label: one-survivor-set
+        if question != self._latest:
+            self._latest, self._replies = question, {"masked": b""}
+        self._replies["unmasked"] = reply
+        return reply
+
+    def export_state(self) -> bytes:
+        """Return all that a restarted site needs: keep it in a file of mode 0600, replaced whole and synced.
+
+        It holds the private key of this run, the list of public keys, which questions were answered, and the latest
+        replies. It holds no vote, no identity key, no share. Whoever reads it and the messages of the run can take
+        this site's pair masks off, past and future ones: delete it when the run is over.
+        """
+        blobs = {"private": self._key.key.private_bytes_raw(), "keys": self._keys, **self._replies}
+        records = {name: [record.ask, record.unmask] for name, record in self._records.items()}
+        fields = {**self._fields(), "latest": self._latest, "records": records}
+        arrays = {name: np.frombuffer(blob, np.uint8) for name, blob in blobs.items()}
+        return wire.encode(wire.Packet(kind="secagg-state", fields=fields, arrays=arrays))
+
+    @classmethod
+    def restore(cls, state: bytes, spec: SumSpec, *, identity: Identity) -> Self:
+        """Return the site as it was when it exported ``state``. Raises MessageError if that was of another run."""
+        packet = wire.decode(state, kind="secagg-state")
+        fields: dict[str, Any] = dict(packet.fields)
+        blobs = {name: array.tobytes() for name, array in packet.arrays.items()}
+        if fields.get("context") != spec.context or not {"private", "keys"} <= set(blobs):
+            raise MessageError("a stored state of another run found; expected this run's. Begin another run.")
+        key = keys.stored_run_key(blobs.pop("private"))
+        site = cls(spec, site=fields["site"], identity=identity, key=key)
+        if stored := blobs.pop("keys"):
+            site.accept_keys(stored)
+        site._latest, site._replies = fields["latest"], blobs
+        site._records = {name: _Record(ask=ask, unmask=unmask) for name, (ask, unmask) in fields["records"].items()}
+        return site
+
+    def _fields(self) -> dict[str, Any]:
+        return {"context": self._spec.context, "site": self._site}
+
+    def _joined(self) -> Cohort:
+        if self._cohort is None:
+            raise MessageError("a question before the list of keys found; expected the keys first.")
+        return self._cohort
+
+    def _members(self) -> tuple[str, ...]:
+        return self._joined().names
+
+    def _check_keys(self, packet: wire.Packet) -> None:
+        if packet.fields["keys"] != self._joined().digest:
+            raise MessageError("a question on another list of keys found; expected the list that was accepted.")
+
+    def _add_masks(self, words: NDArray[np.uint32], question: bytes) -> Bytes:
+        """Add the self mask and the pair masks in place; return the (1 + k, 16) seeds, zeros for absent neighbours."""
+        cohort, zeros = self._joined(), bytes(4 * words.size)
+        row = self._graph.neighbours[cohort.me]
+        secrets = np.zeros((1 + row.size, SECRET), np.uint8)
+        secrets[0] = random_secrets(1)[0]  # label: fresh-self-mask
+        np.add(words, expand(secrets[0].tobytes(), zeros), out=words)
+        for column, peer in enumerate(row.tolist(), start=1):
+            if cohort.members[peer]:
+                secrets[column] = cohort.pair_seed(peer, question)[0]
+                mask = expand(secrets[column].tobytes(), zeros)
+                (np.add if cohort.me < peer else np.subtract)(words, mask, out=words)  # label: pairs-cancel
+        return secrets
+
+    def _envelopes(self, secrets: Bytes, nonce: bytes, question: bytes) -> Bytes:
+        """Return (K, e) uint8: the shares for each decider, sealed for it; zeros for an absent one."""
+        cohort, sizes = self._joined(), self._graph.sizes
+        shares = split(secrets, threshold=sizes.threshold, holders=sizes.deciders)
+        envelopes = np.zeros((sizes.deciders, envelope_size(self._graph)), np.uint8)
+        for place, decider in enumerate(self._graph.deciders.tolist()):
+            if cohort.members[decider]:
+                key, bound = cohort.envelope_key(cohort.me, decider, question)
+                envelopes[place] = np.frombuffer(keys.seal(key, nonce, shares[place].tobytes(), bound), np.uint8)
+        return envelopes
+
+    def _check_survivors(self, packet: wire.Packet, record: _Record) -> NDArray[np.bool_]:
+        cohort = self._joined()
+        survivors = packets.flags(packet, "survivors", self._spec.count)
+        if packet.fields["site"] != self._site or cohort.me not in self._graph.deciders:
+            raise MessageError("a request for the shares of another site found; expected one to this decider.")
+        if (survivors & ~cohort.members).any() or (survivors[cohort.me] and not record.ask):
+            raise MessageError("survivors that hold no key, or this site before it answered, found.")
+        check_enough(survivors, self._spec, self._graph)
+        count = int(survivors.sum())
+        packets.shaped(packet, nonces=(count, keys.NONCE), envelopes=(count, envelope_size(self._graph)))
+        return survivors
+
+    def _open(self, packet: wire.Packet, survivors: NDArray[np.bool_]) -> tuple[Bytes, Bytes]:
+        """Return the shares to reveal: (s, 16) of survivors' self masks, (p, 16) of their pair masks with the lost."""
+        cohort, fields = self._joined(), packet.fields
+        question = packets.question_digest(self._spec.context, cohort.digest, fields["question"], fields["length"])
+        alive = np.flatnonzero(survivors)
+        shares = np.empty((self._spec.count, 1 + self._graph.neighbours.shape[1], SECRET), np.uint8)
+        for row, sender in enumerate(alive.tolist()):
+            key, bound = cohort.envelope_key(sender, cohort.me, question)
+            nonce, sealed = packet.arrays["nonces"][row].tobytes(), packet.arrays["envelopes"][row].tobytes()
+            plain = keys.unseal(key, nonce, sealed, bound)
+            shares[sender] = np.frombuffer(plain, np.uint8).reshape(-1, SECRET)
+        pairs = lost_pairs(survivors, cohort.members, self._graph)
+        return shares[alive, 0], shares[pairs[:, 0], 1 + pairs[:, 1]]  # label: never-both
+
+
+def store_name(spec: SumSpec, site: str) -> str:
+    """Return a file name for a site's state in this run, safe on any file system."""
+    return hashlib.sha256(f"{spec.context}/{site}".encode()).hexdigest()[:32] + ".secagg"
