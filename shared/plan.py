@@ -264,6 +264,12 @@ class Plan:
             raise PlanError(
                 "privacy.unit = 'patient' without data.unit; name the column of the patient id, or use 'record'."
             )
+        if self.privacy.unit == "record" and self.data.unit:
+            # One ballot per id: a record that leaves would exchange its patient's ballot, which no bound here covers.
+            raise PlanError(
+                f"privacy.unit = 'record' with data.unit = {self.data.unit!r} found; expected no id where every record "
+                f"stands for itself. Remove data.unit, or protect the 'patient'."
+            )
         n = self.sites.count * self.sites.expected_units
         if not self.privacy.delta < 1.0 / n:
             raise PlanError(

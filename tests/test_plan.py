@@ -111,6 +111,10 @@ CONTRADICTIONS = [
     ([("data", "label", '"id"')], ["'id' twice"]),
     ([("data", "label", '"v"')], ["'v' twice"]),
     ([("data", "unit", '""')], ["without data.unit", "'record'"]),
+    (
+        [("privacy", "unit", '"record"'), ("privacy", "records_per_unit", "1")],
+        ["'record' with data.unit = 'id'", "Remove data.unit"],
+    ),
     ([("data", "hold_out", "0.6")], ["0 to 0.5"]),
     ([("data", "hold_out", "nan")], ["0 to 0.5"]),
     ([("data", "hold_out", "0.0")], ["questions.score needs data.hold_out"]),
