@@ -50,7 +50,9 @@ def _train(members: Voters, secret: bytes, teachers: int) -> list[Any]:
     shard = teacher_of(secret, members.records.units, teachers)
     models: list[Any] = []
     for teacher in range(teachers):
-        rows = shard == teacher
+        # By name, not by place: where the first of equal records leaves, the second bears its name further down.
+        rows = np.flatnonzero(shard == teacher)
+        rows = rows[np.argsort(members.records.units[rows], kind="stable")]  # label: shard-order
         classes = np.unique(members.records.classes[rows])
         if len(classes) > 1:
             model = LogisticRegression(C=1.0, max_iter=500)

@@ -5,6 +5,7 @@ import pytest
 
 from patevolve.client.private_index import Voters
 from patevolve.client.teachers import ABSTAIN, check_shards, teach
+from patevolve.shared.data.load import _by_content
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import teacher_of
 from patevolve.shared.errors import DataError
@@ -68,6 +69,41 @@ def test_removing_a_unit_changes_its_own_teacher_alone():
         assert not changed[np.arange(TEACHERS) != own].any()
         moved |= bool(changed[own])
     assert moved
+
+
+def _equal_records():
+    """Return 200 records of 40 kinds, each its own unit, named by content as the loader names them."""
+    rng = np.random.default_rng(4)
+    kinds, rows = rng.normal(size=(40, 5)), rng.integers(0, 40, 200)
+    return Records(values=np.rint(kinds * 1000)[rows].astype(np.int64), classes=rows % CLASSES, units=np.full(200, ""))
+
+
+def _weights(records, monkeypatch):
+    """Return what each teacher learnt, as bytes."""
+    import sklearn.linear_model
+
+    learnt, original = [], sklearn.linear_model.LogisticRegression.fit
+
+    def noted(self, *args, **kwargs):
+        fitted = original(self, *args, **kwargs)
+        learnt.append(fitted.coef_.tobytes() + fitted.intercept_.tobytes())
+        return fitted
+
+    found = _by_content(records)
+    with monkeypatch.context() as patched:
+        patched.setattr(sklearn.linear_model.LogisticRegression, "fit", noted)
+        votes(Voters(records=found, features=found.values / 1000.0, electorate=Electorate(found.units)))
+    return learnt
+
+
+def test_one_of_several_equal_records_that_leaves_changes_one_teacher_bit_by_bit(monkeypatch):
+    """The others' names move up by one place; trained in the file's order, other teachers would be rounded anew."""
+    records = _equal_records()
+    before = _weights(records, monkeypatch)
+    assert len(before) == TEACHERS
+    for gone in range(8):
+        after = _weights(records.pick(np.arange(200) != gone), monkeypatch)
+        assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
 
 def test_a_teacher_without_records_abstains_and_one_with_one_class_votes_for_it():
