@@ -6,13 +6,16 @@ or the file's own first window (PS3.3 C.11.2), then black and white by the photo
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.data.names import shown
 from patevolve.shared.data.target import MOST_PIXELS, Frame, Target, choose_frames
 from patevolve.shared.errors import DataError
 
@@ -48,6 +51,11 @@ def read_dicom(path: Path, target: Target, where: str, *, unit_tag: bool = False
 
     Raises DataError for a file without pixels, a transfer syntax without a codec, or values without a meaning.
     """
+    with _unlogged():
+        return _read(path, target, where, unit_tag=unit_tag)
+
+
+def _read(path: Path, target: Target, where: str, *, unit_tag: bool) -> tuple[list[Frame], list[str], str]:
     dataset = read_tags(path, where, unit_tag=unit_tag)
     unit = _unit(dataset, where) if unit_tag else ""
     count = _check(dataset, where)
@@ -64,17 +72,30 @@ def read_dicom(path: Path, target: Target, where: str, *, unit_tag: bool = False
     return frames, steps, unit
 
 
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep pydicom's own log silent: of damaged files it quotes values, and among them those of neighbouring tags."""
+    log = logging.getLogger("pydicom")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def read_tags(path: Path, where: str, *, unit_tag: bool = False) -> FileDataset:
     """Return the allowed tags of a file; every other value is skipped on the disk. Raises DataError."""
     try:
         import pydicom  # noqa: PLC0415 - an extra
-        from pydicom.errors import InvalidDicomError  # noqa: PLC0415 - as above
+        from pydicom.errors import BytesLengthException, InvalidDicomError  # noqa: PLC0415 - as above
     except ImportError as reason:
         raise DataError(f"{where}: DICOM files need pydicom. Install it: {EXTRA}.") from reason
     try:
         return pydicom.dcmread(path, specific_tags=sorted(ALLOWED | ({UNIT_TAG} if unit_tag else set())))
     except InvalidDicomError as reason:
         raise DataError(f"{where} has no DICOM header (Part 10); expected one. Export the file again.") from reason
+    except BytesLengthException:  # its text quotes the value
+        raise DataError(f"{where} is damaged DICOM: a value of impossible length. Export the file again.") from None
 
 
 def _unit(dataset: FileDataset, where: str) -> str:
@@ -100,14 +121,17 @@ def _check(dataset: FileDataset, where: str) -> int:
         )
     _check_codec(dataset, where)
     frames = str(dataset.get("NumberOfFrames") or 1)
-    if not frames.isdecimal():
-        raise DataError(f"{where}: NumberOfFrames {frames!r} found; expected a whole number. Export the file again.")
+    if not (frames.isdecimal() and len(frames) < 10):
+        raise DataError(f"{where}: NumberOfFrames is no whole number; expected one. Export the file again.")
     return int(frames)
 
 
 def _class(dataset: FileDataset) -> str:
-    uid = dataset.get("SOPClassUID")
-    return shown(getattr(uid, "name", None) or "of no stated class")
+    """Return the name of the file's class, from the standard's list: the file's own text may be damaged."""
+    from pydicom.uid import UID  # noqa: PLC0415 - an extra
+
+    uid = UID(str(dataset.get("SOPClassUID", "")))
+    return str(uid.name) if uid.name != str(uid) else "of no known class"
 
 
 def _check_codec(dataset: FileDataset, where: str) -> None:
@@ -116,7 +140,7 @@ def _check_codec(dataset: FileDataset, where: str) -> None:
     syntax = getattr(dataset.file_meta, "TransferSyntaxUID", None)
     if syntax is None:
         raise DataError(f"{where}: no transfer syntax stated; expected one in the DICOM header. Export the file again.")
-    named = f"transfer syntax {syntax.name} ({syntax})"
+    named = _syntax(dataset)
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError as reason:
@@ -125,14 +149,20 @@ def _check_codec(dataset: FileDataset, where: str) -> None:
         raise DataError(f"{where}: {named} found and no codec for it is installed. Install them: {EXTRA}.")
 
 
+def _syntax(dataset: FileDataset) -> str:
+    syntax = dataset.file_meta.TransferSyntaxUID
+    if not re.fullmatch(r"[0-9.]{1,64}", str(syntax)):
+        return "a transfer syntax that is no identifier"
+    return f"transfer syntax {syntax.name} ({syntax})"
+
+
 def _stored(dataset: FileDataset, where: str) -> NDArray[Any]:
     try:
         pixels: NDArray[Any] = dataset.pixel_array
     except RuntimeError as reason:  # every installed codec failed
-        syntax = dataset.file_meta.TransferSyntaxUID
         raise DataError(
-            f"{where}: pixels of transfer syntax {syntax.name} ({syntax}) cannot be decoded. The file is damaged, or "
-            f"needs another codec: {EXTRA}."
+            f"{where}: pixels of {_syntax(dataset)} cannot be decoded. The file is damaged, or needs another codec: "
+            f"{EXTRA}."
         ) from reason
     return pixels
 

@@ -99,9 +99,9 @@ def read_image(path: Path, target: Target, *, unit_tag: bool = False) -> Reading
     except DataError:
         raise
     except UNREADABLE as reason:
-        raise DataError(
-            f"{where} cannot be read as an image ({_words(reason)}). Restore or remove the file."
-        ) from reason
+        # pydicom's texts quote values, which in damaged files may be those of neighbouring tags.
+        words = type(reason).__name__ if kind == "dicom" and not isinstance(reason, OSError) else _words(reason)
+        raise DataError(f"{where} cannot be read as an image ({words}). Restore or remove the file.") from None
     if any(doubt.category is not ResourceWarning for doubt in doubts):
         steps.append("doubt: the file breaks its format's rules")
     steps += [step for _, own in done for step in own]
