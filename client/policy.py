@@ -24,6 +24,8 @@ class SitePolicy:
     site:            the name under which it takes part
     plans:           SHA-256 of the plans it has approved; no other plan is answered
     budget:          what the ledger may spend in all its life, over every plan and run
+    unit:            whom the budget protects; costs per record and per patient do not add up to one figure, so a plan
+                     with another unit is refused
     trust:           trust models it accepts
     minimum_sites:   smallest cohort it joins
     minimum_units:   it takes part only if it holds at least this many privacy units
@@ -32,6 +34,7 @@ class SitePolicy:
     site: str
     plans: tuple[str, ...]
     budget: Cap
+    unit: Literal["patient", "record"] = "patient"
     trust: tuple[Literal["each-site", "secure-sum"], ...] = ("each-site",)
     minimum_sites: int = 1
     minimum_units: int = 1
@@ -65,6 +68,7 @@ def draft(site: str, agreed: Agreed, *, reserve: float = 1.0) -> str:
     return (
         f'site = "{quoted}"\n'
         f'plans = ["{agreed.sha256}"]  # {agreed.plan.name}\n'
+        f'unit = "{privacy.unit}"\n'
         f'trust = ["{privacy.trust}"]\n'
         f"minimum_sites = {agreed.plan.sites.count - privacy.dropouts}\n"
         f"minimum_units = 1\n\n"
@@ -81,6 +85,11 @@ def check_plan(policy: SitePolicy, agreed: Agreed) -> None:
         raise PolicyError(
             f"{policy.site}: plan {agreed.sha256[:12]}… ({agreed.plan.name}) is not among the {len(policy.plans)} that "
             f"the policy permits. Review it with `patevolve plan`, then approve it with `patevolve client approve`."
+        )
+    if privacy.unit != policy.unit:
+        raise PolicyError(
+            f"{policy.site}: a plan that protects one {privacy.unit} found; the policy's budget is per {policy.unit}. "
+            f"Costs per patient and per record do not add up: keep a folder with a ledger of its own for the other."
         )
     if privacy.trust not in policy.trust:
         raise PolicyError(

@@ -58,6 +58,7 @@ def test_a_missing_policy_refuses(tmp_path):
         GOOD.replace("minimum_sites = 1", "minimum_sites = 0"),
         GOOD.replace("minimum_units = 1", "minimum_units = -1"),
         GOOD.replace('["each-site"]', '["trust-me"]'),
+        GOOD.replace("[budget]", 'unit = "hospital"\n[budget]'),
         GOOD.replace('plans = ["{sha}"]', 'plans = "all"'),
         GOOD + "extra = 1\n",
     ],
@@ -88,6 +89,15 @@ def test_the_draft_permits_its_plan_and_no_other(tmp_path, agreed):
         check_plan(found, other)
 
 
+def test_a_plan_per_record_spends_no_budget_per_patient(tmp_path, agreed):
+    """A ledger that added both up would state a figure that holds for neither."""
+    record = agree(agreed.text.replace("records_per_unit = 2", 'unit = "record"').replace('unit = "id"\n', ""))
+    check_plan(read_policy(write(tmp_path, draft("s", record))), record)
+    silent = read_policy(write(tmp_path, GOOD.replace("{sha}", record.sha256)))
+    with pytest.raises(PolicyError, match="protects one record found; the policy's budget is per patient"):
+        check_plan(silent, record)
+
+
 def test_a_reserve_widens_the_cap_alone(tmp_path, agreed):
     found = read_policy(write(tmp_path, draft("s", agreed, reserve=1.5)))
     assert found == policy(agreed, budget=Cap(epsilon=4.5, delta=1e-5))
@@ -114,6 +124,7 @@ def test_a_plan_cannot_write_into_the_policy(agreed):
     [
         ({"plans": ()}, "not among the 0"),
         ({"plans": ("0" * 64,)}, "not among the 1"),
+        ({"unit": "record"}, "protects one patient found; the policy's budget is per record"),
         ({"trust": ("secure-sum",)}, "trust model 'each-site'"),
         ({"trust": ()}, "trust model"),
         ({"minimum_sites": 2}, "a cohort of 1 sites"),
