@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from patevolve.client import deploy_cli
 from patevolve.client import policy as policies
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
@@ -25,6 +26,8 @@ PATH = click.Path(path_type=Path)
 
 def commands() -> list[click.Command]:
     """Return the client's commands for the ``patevolve`` command line."""
+    for command in deploy_cli.commands():
+        client.add_command(command)
     return [demo, local, simulated, client]
 
 
@@ -33,8 +36,9 @@ def commands() -> list[click.Command]:
 @click.option("--epsilon", type=float, default=None, help="Privacy budget of each run (heart 1, digits 4 by default).")
 @click.option("--seeds", type=click.IntRange(1, 100), default=None, help="How many seeds to measure over.")
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed (default runs/NAME-...).")
+@click.option("--deployed", is_flag=True, help="One run of heart over a network of processes on this machine.")
 @FORMAT
-def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, form: str) -> None:
+def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, form: str, *, deployed: bool) -> None:
     """Run the main job on real public data and write a report beside what else the sites could do.
 
     heart: UCI Heart Disease, 920 patients of four hospitals. digits: MNIST digits at five sites, steered out of a
@@ -46,6 +50,9 @@ def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, 
     numbers = list(range(1, (seeds or demonstration.seeds) + 1))
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     budget = demonstration.epsilon if epsilon is None else epsilon
+    if deployed:
+        _deployed(name, budget, folder, form)
+        return
     with tqdm(total=1 + (len(numbers) + 1) // 2, desc=f"demo {name}", unit="part", disable=_quiet(form)) as bar:
 
         def tick(piece: str) -> None:
@@ -170,6 +177,22 @@ def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, for
     )
     report = write_report(agreed, finished, sites, context)
     say(form, report, _described(report, folder))
+
+
+def _deployed(name: str, epsilon: float, folder: Path, form: str) -> None:
+    from patevolve.client.demo_deployed import PIECES, demonstrate_deployed  # noqa: PLC0415 - heavy: this option alone
+
+    with tqdm(total=PIECES, desc=f"demo {name} --deployed", unit="part", disable=_quiet(form)) as bar:
+
+        def tick(piece: str) -> None:
+            bar.set_postfix_str(piece)
+            bar.update()
+
+        report = demonstrate_deployed(name, epsilon=epsilon, out=folder, tick=tick)
+    words = {True: "yes, byte for byte", False: "NO", None: "not compared: real noise was drawn"}
+    lines = [f"{len(report['sites'])} sites over TLS on loopback, {report['seconds']:g} s; every process has ended."]
+    lines += [f"Equal to the simulated mode: {words[report['equals_simulated']]}", f"Release: {report['release']}"]
+    say(form, report, "\n".join(lines))
 
 
 def _described(report: dict[str, Any], folder: Path) -> str:

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 FLOWER = (1, 42)
 REFUSED = "bundle-not-allowed"  # the code that leaves the site, and nothing beside it
 FAILED = "app-failed"
+UNSAFE_NOISE = "unsafe-recorded-noise"  # as client/app.py reads it; useless without opting in by environment
 POLL_SECONDS = 0.05  # between two looks for a task at the SuperNode on this machine
 NODE_POLL_SECONDS = 0.5  # between two looks for a message at the coordinator; Flower's own is 3
 
@@ -156,7 +157,7 @@ def _perform(settings: Settings, app: App, token: str) -> None:
             status, details = SubStatus.COMPLETED, ""
         push_message(client, reply, context)
         log.info("answered %s in %.2f s", message.metadata.message_type, time.monotonic() - began)
-    except Exception:  # noqa: BLE001 - a fault in one message must not end the site's executor; the text stays here
+    except Exception:
         log.exception("a message could not be answered")
     finally:
         push_task_output(client, context, status, details)
@@ -206,7 +207,7 @@ def _called(app: App, message: Any, context: Any) -> Any:
 
     try:
         return app(message, context)
-    except Exception:  # noqa: BLE001 - whatever it is, only the code may travel
+    except Exception:
         log.exception("the app failed on %s", message.metadata.message_type)
         return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=FAILED), reply_to=message)
 
@@ -220,7 +221,7 @@ def _refused(message: Any, code: str) -> Any:
 
 
 def _heartbeat(client: Any) -> Callable[[], bool]:
-    """Return a heartbeat that reports failure. Flower's own ends the process when the task has gone, which is long-lived here."""
+    """Return a heartbeat that reports failure. Flower's own ends the process with its task; this process lives on."""
     import httpx  # noqa: PLC0415
     from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest  # noqa: PLC0415
 
@@ -239,13 +240,10 @@ def run_node(arguments: Sequence[str], poll: float = NODE_POLL_SECONDS) -> None:
     from flwr.supernode import start_client_internal  # noqa: PLC0415
     from flwr.supernode.cli.flower_supernode import flower_supernode  # noqa: PLC0415
 
-    original = start_client_internal.time  # an AttributeError here means another Flower: check_flower guards it
-    start_client_internal.time = types.SimpleNamespace(  # type: ignore[assignment]
-        sleep=lambda seconds: original.sleep(min(seconds, poll if seconds >= 1 else poll / 5))
-    )
-    start_client_internal.pull_objects = functools.partial(
-        start_client_internal.pull_objects, initial_backoff=POLL_SECONDS, backoff_cap=1.0
-    )
+    module: Any = start_client_internal  # an AttributeError below means another Flower: check_flower guards it
+    sleep, pull = module.time.sleep, module.pull_objects
+    module.time = types.SimpleNamespace(sleep=lambda seconds: sleep(min(seconds, poll if seconds >= 1 else poll / 5)))
+    module.pull_objects = functools.partial(pull, initial_backoff=POLL_SECONDS, backoff_cap=1.0)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 
@@ -254,7 +252,7 @@ def installed_app() -> App:
     """Return the installed patevolve's ClientApp: what a site runs is what it installed."""
     from patevolve.client.app import app  # noqa: PLC0415 - imports Flower
 
-    return lambda message, context: app(message, context)
+    return app
 
 
 def _watch_parent(parent: int, stop: threading.Event) -> None:
@@ -279,6 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks.add_argument("--home", type=Path, required=True)
     tasks.add_argument("--runtime", required=True)
     tasks.add_argument("--secret", type=Path, required=True)
+    tasks.add_argument("--unsafe-recorded-noise", action="store_true", help="For tests that compare bytes.")
     node = kinds.add_parser("node")
     node.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
@@ -293,12 +292,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     joined = read_joined(chosen.home)
+    unsafe = {UNSAFE_NOISE: "yes"} if chosen.unsafe_recorded_noise else {}
     serve(
         Settings(
             runtime=chosen.runtime,
             secret=chosen.secret.read_bytes(),
             bundles=frozenset(joined.bundles),
-            config={"home": str(chosen.home), "data": joined.data},
+            config={"home": str(chosen.home), "data": joined.data, **unsafe},
         ),
         installed_app(),
         stop,

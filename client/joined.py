@@ -43,7 +43,11 @@ class Joined:
     def __post_init__(self) -> None:
         """Refuse what cannot be an address or a hash."""
         checks.integer(format=self.format, at_least=FORMAT, at_most=FORMAT)
-        for name, value in (("plan", self.plan), ("coordinator", self.coordinator), *(("bundles", b) for b in self.bundles)):
+        for name, value in (
+            ("plan", self.plan),
+            ("coordinator", self.coordinator),
+            *(("bundles", b) for b in self.bundles),
+        ):
             if not _HASH.fullmatch(value):
                 raise InputError(f"{FILE}: {name} = {value!r} found; expected 64 hexadecimal digits.")
         split_address(self.address)
@@ -71,5 +75,7 @@ def joined_text(joined: Joined) -> str:
     for each in fields(joined):
         value = getattr(joined, each.name)
         # JSON's strings, numbers and lists of strings are TOML's as well
-        lines.append(f"{each.name} = {json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)}")
+        lines.append(
+            f"{each.name} = {json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)}"
+        )
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ ECDSA P-384 key in OpenSSH form, which is what a SuperNode signs its requests wi
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from patevolve.shared.files import write_new
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825  # 825 days is the longest that common TLS clients accept for a server
-_SLACK = datetime.timedelta(hours=1)  # certificates begin earlier, so that a site whose clock is behind accepts them
+_SLACK = dt.timedelta(hours=1)  # certificates begin earlier, so that a site whose clock is behind accepts them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -71,9 +71,7 @@ def issue_server(authority: Authority, hosts: Sequence[str]) -> tuple[bytes, byt
         .add_extension(_usage(certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
     )
     certificate = builder.sign(authority.key, hashes.SHA384())
     return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
@@ -107,7 +105,9 @@ def load_authority(folder: Path) -> Authority:
         certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as reason:
-        raise InputError(f"{folder} holds no usable authority ({reason}); restore {CA_KEY} and {CA_CERTIFICATE}.") from reason
+        raise InputError(
+            f"{folder} holds no usable authority ({reason}); restore {CA_KEY} and {CA_CERTIFICATE}."
+        ) from reason
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{folder / CA_KEY} is {type(key).__name__}; expected an elliptic-curve key. Restore it.")
     return Authority(certificate=certificate, key=key)
@@ -126,7 +126,7 @@ def _name(common: str) -> x509.Name:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -134,7 +134,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SLACK)
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_after(now + dt.timedelta(days=days))
     )
 
 

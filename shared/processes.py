@@ -51,14 +51,22 @@ class Child:
 
 @dataclass(slots=True)
 class Children:
-    """The children of one ``with`` block; all of them have ended when it is left, however it is left."""
+    """The children of one ``with`` block; all of them have ended when it is left, however it is left.
+
+    Within the block nothing else in this process may start children: they would be taken for orphans of these.
+
+    grace:  seconds between asking a child to end and killing its group; more than a child needs to end its own
+    """
 
     running: list[Child] = field(default_factory=list)
+    grace: float = GRACE_SECONDS
+    _before: set[int] = field(default_factory=set)
 
     def __enter__(self) -> Children:
         """Return the empty set of children, and adopt what they leave behind, so that it can be waited for."""
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._before = own_children()
         return self
 
     def __exit__(
@@ -67,7 +75,9 @@ class Children:
         """Stop every child, the last started first."""
         self.stop()
 
-    def start(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Child:
+    def start(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> Child:
         """Start a process in a group of its own with its output appended to ``log``."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -94,19 +104,27 @@ class Children:
                 )
 
     def stop(self) -> None:
-        """Ask every group to end, then kill what is left of it."""
+        """Ask every group to end, then kill what is left of it, and what it left behind in groups of its own."""
         for child in reversed(self.running):
-            _signal(child, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
+            _signal(child.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + self.grace
         for child in reversed(self.running):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline - time.monotonic()))
-            _signal(child, signal.SIGKILL)  # the group, for the child may have left children
+            _signal(child.process.pid, signal.SIGKILL)
             child.process.wait()
-            with contextlib.suppress(ChildProcessError):  # orphans of the group are ours to bury (see __enter__)
-                while True:
-                    os.waitpid(-child.process.pid, 0)
         self.running.clear()
+        self._bury(deadline)
+
+    def _bury(self, deadline: float) -> None:
+        """End and wait for the orphans that this process adopted; nobody else would wait for them."""
+        while orphans := own_children() - self._before:
+            late = time.monotonic() > deadline
+            for orphan in orphans:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(orphan, signal.SIGKILL if late else signal.SIGTERM)
+                    os.waitpid(orphan, 0 if late else os.WNOHANG)
+            time.sleep(0.05)
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -117,9 +135,19 @@ def _die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _signal(child: Child, number: signal.Signals) -> None:
+def own_children() -> set[int]:
+    """Return the process ids of this process's children, adopted ones included; none where /proc does not tell."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if int(entry.read_text(encoding="latin-1").rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(entry.parent.name))
+    return found
+
+
+def _signal(group: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.process.pid, number)
+        os.killpg(group, number)
 
 
 class Stopped(BaseException):

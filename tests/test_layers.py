@@ -13,7 +13,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 LAYERS = {
     0: "errors checks",
-    1: "plan plan_edit schema messages envelopes wire randomness tally tomlfile files protocols products",
+    1: "plan plan_edit schema messages envelopes sealed wire randomness tally tomlfile files processes protocols "
+    "products",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve explain cli",
 }
@@ -38,18 +39,22 @@ ANYWHERE = {"numpy"}
 AT_TOP = {
     "client/app.py": {"flwr"},
     "client/cli.py": {"click", "tqdm"},
+    "client/deploy_cli.py": {"click"},
     "client/inspect_cli.py": {"click", "tqdm"},
+    "client/joining.py": {"cryptography"},
     "server/app.py": {"flwr"},
     "server/cli.py": {"click", "tqdm"},
+    "server/pki.py": {"cryptography"},
     "shared/cli.py": {"click"},
     "shared/envelopes.py": {"cryptography"},
     "shared/privacy/signing.py": {"cryptography"},
+    "shared/sealed.py": {"cryptography"},
     "shared/secagg/keys.py": {"cryptography"},
     "shared/secagg/masks.py": {"cryptography"},
 }
 TRAINING = ("shared/encoder/", "shared/students/", "shared/generators/", "shared/audit/")
 TORCH = {"torch", "opacus", "torchvision", "diffusers"}
-FLOWER = {"client/app.py", "server/app.py", "server/flower_institutions.py"}
+FLOWER = {"client/app.py", "client/executor.py", "server/app.py", "server/flower_institutions.py", "server/handover.py"}
 
 
 def sources():

@@ -1,0 +1,168 @@
+"""The commands of a site that takes part over a network or by file: join, start, status, doctor, answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from patevolve.client import policy as policies
+from patevolve.client.joined import read_joined
+from patevolve.shared.cli import EPILOG, FORMAT, say
+from patevolve.shared.errors import PatevolveError
+from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.processes import Children, Stopped, ending_on_signals
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+PATH = click.Path(path_type=Path)
+HOME = click.option("--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder.")
+UNSAFE = click.option(
+    "--unsafe-without-tls",
+    "unsafe",
+    is_flag=True,
+    help="No TLS and no node key: whoever is between reads along. For tests alone.",
+)
+
+
+def commands() -> list[click.Command]:
+    """Return the commands to be added to ``patevolve client``."""
+    return [join, start, status, doctor, answer]
+
+
+@click.command(
+    context_settings=SETTINGS, epilog=f"Example: patevolve client join handed-over/ --data patients.csv\n\n{EPILOG}"
+)
+@click.argument("folder", type=PATH)
+@HOME
+@click.option("--data", type=PATH, required=True, help="The site's own file of records; it stays where it is.")
+@FORMAT
+def join(folder: Path, home: Path, data: Path, form: str) -> None:
+    """Take a coordinator's hand-over folder into the site's folder. Nothing is answered until a plan is approved."""
+    from patevolve.client.joining import take_over  # noqa: PLC0415 - this command alone
+
+    joined, agreed = take_over(folder, home, data)
+    steps = [f"patevolve plan {home / 'plan.toml'}"]
+    steps += [f"patevolve client approve {home / 'plan.toml'} --home {home} --site {json.dumps(joined.site)}"]
+    steps += [f"patevolve client doctor --home {home}", f"patevolve client start --home {home}"]
+    said = {"site": joined.site, "home": str(home), "plan": joined.plan, "address": joined.address, "next": steps}
+    words = [f"Joined as {joined.site!r}: plan {agreed.plan.name!r}, SHA-256 {joined.plan}.", "Next:"]
+    say(form, said, "\n".join([*words, *(f"  {step}" for step in steps)]))
+
+
+@click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client start --home site/\n\n{EPILOG}")
+@HOME
+@click.option("--port", type=click.IntRange(1, 65535), default=None, help="Loopback port between the two processes.")
+@UNSAFE
+@click.option("--unsafe-recorded-noise", "recorded", is_flag=True, hidden=True, help="For tests that compare bytes.")
+@FORMAT
+def start(home: Path, port: int | None, form: str, *, unsafe: bool, recorded: bool) -> None:
+    """Connect to the coordinator and answer what plan and policy permit, until stopped.
+
+    Runs two processes: Flower's SuperNode, which alone connects, outbound; and the site's executor, which answers with
+    the installed patevolve and never runs what the coordinator sends. Both are started again when they end.
+    """
+    from patevolve.client import joining  # noqa: PLC0415 - this command alone
+
+    home = home.absolute()
+    joined = read_joined(home)
+    policies.read_policy(home / policies.FILE)  # refuse at once: without a policy nothing would be answered
+    port = port or joining.free_port()
+    with joining.alone(home), ending_on_signals(), Children() as children:
+        if unsafe:
+            click.echo("UNSAFE: no TLS, no node key. Whoever is between reads along.", err=True)
+        said = {"ready": True, "site": joined.site, "address": joined.address, "tls": not unsafe, "pid": os.getpid()}
+        say(form, said, f"{joined.site} connects to {joined.address}; logs in {home / joining.LOGS}. Stop with Ctrl-C.")
+        try:
+            joining.serve(home, joined, children, port=port, tls=not unsafe, recorded=recorded)
+        except (KeyboardInterrupt, Stopped):
+            click.echo("Stopping.", err=True)
+
+
+@click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client status --home site/\n\n{EPILOG}")
+@HOME
+@FORMAT
+def status(home: Path, form: str) -> None:
+    """Say whether the site is being served, what it permits, and what its ledger has spent."""
+    from patevolve.client.joining import is_served  # noqa: PLC0415 - this command alone
+
+    joined = read_joined(home)
+    said: dict[str, Any] = {"site": joined.site, "address": joined.address, "served": is_served(home)}
+    try:
+        policy = policies.read_policy(home / policies.FILE)
+        said |= {"plan_permitted": joined.plan in policy.plans, "cap": policy.budget.epsilon, **_spent(home, policy)}
+    except PatevolveError as reason:
+        said |= {"plan_permitted": False, "reason": str(reason)}
+    lines = [f"{joined.site}: {'served' if said['served'] else 'not served; patevolve client start'}"]
+    lines += [f"Coordinator: {joined.address}", f"Plan {joined.plan[:12]}… permitted: {said['plan_permitted']}"]
+    lines += [str(said["reason"])] if "reason" in said else []
+    lines += [f"ε spent: {said['spent']:.3g} of {said['cap']:g}; {said['charges']} charges"] if "spent" in said else []
+    say(form, said, "\n".join(lines))
+
+
+def _spent(home: Path, policy: policies.SitePolicy) -> dict[str, Any]:
+    from patevolve.client.home import LEDGER  # noqa: PLC0415 - this command alone
+
+    if not (home / LEDGER).exists():
+        return {"spent": 0.0, "charges": 0}
+    with Ledger.open(home / LEDGER) as ledger:
+        return {
+            "spent": ledger.spent(policy.budget.delta).epsilon,
+            "charges": sum(1 for _ in ledger.charges()),
+        }
+
+
+@click.command(context_settings=SETTINGS, epilog="Example: patevolve client doctor --home site/ --format json")
+@HOME
+@UNSAFE
+@FORMAT
+def doctor(home: Path, form: str, *, unsafe: bool) -> None:
+    """Look for what stands between this site and its coordinator, and say how to mend it.
+
+    Exit codes: 0 all is well; 20 to 38 name the first cause found (docs/deploy.md has the table).
+    """
+    from patevolve.client.doctor import examine_home  # noqa: PLC0415 - this command alone
+
+    findings = examine_home(home.absolute(), tls=not unsafe)
+    said = [
+        {
+            "check": f.check,
+            "ok": not f.cause,
+            "cause": f.cause,
+            "detail": f.detail,
+            "fix": f.fix,
+            "exit_code": f.exit_code,
+        }
+        for f in findings
+    ]
+    lines = []
+    for finding in findings:
+        lines.append(f"{'ok  ' if not finding.cause else 'FAIL'} {finding.check}: {finding.detail}")
+        lines += [f"     fix: {finding.fix} (exit code {finding.exit_code})"] if finding.cause else []
+    code = next((finding.exit_code for finding in findings if finding.cause), 0)
+    say(form, {"exit_code": code, "checks": said}, "\n".join(lines))
+    click.get_current_context().exit(code)
+
+
+@click.command(
+    context_settings=SETTINGS, epilog=f"Example: patevolve client answer QUESTION.pv --out ANSWER.pv\n\n{EPILOG}"
+)
+@click.argument("question", type=PATH)
+@click.option("--out", type=PATH, required=True, help="The answer file, to be carried back.")
+@HOME
+@FORMAT
+def answer(question: Path, out: Path, home: Path, form: str) -> None:
+    """Answer a question that came as a file: the same policy, guard and ledger as over the network, no connection."""
+    from patevolve.client.airgap import answer_file, codes_of  # noqa: PLC0415 - loads what answers a question
+
+    home = home.absolute()
+    found = answer_file(home, read_joined(home), question, out)
+    codes = codes_of(found)
+    refused = [code for code in codes if code]
+    said = {"site": found.site, "action": found.action, "out": str(out), "refused": refused}
+    words = f"Wrote {out}: {found.action} of {found.site}."
+    if refused:
+        words += f" Refused ({', '.join(refused)}); the reason stands in the log above. Carry it back all the same."
+    say(form, said, words)
