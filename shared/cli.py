@@ -223,7 +223,7 @@ def main() -> None:
         for command in entry.load()():
             application.add_command(command)
     try:
-        code = application.main(prog_name="patevolve", standalone_mode=False)
+        code = application.main(prog_name="patevolve", standalone_mode=False) or 0  # a good end is None
     except click.ClickException as reason:
         if _wants_json(sys.argv):
             click.echo(json.dumps({"error": "usage", "message": reason.format_message()}, ensure_ascii=False))
