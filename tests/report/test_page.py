@@ -339,6 +339,13 @@ def test_limits_in_the_statement_join_the_others(light: dict[str, Any]) -> None:
     assert "What is not covered" not in shown
 
 
+def test_a_page_with_exact_counts_says_that_it_is_not_for_publication(light: dict[str, Any]) -> None:
+    warning = "This page itself. It states exactly how many patients each hospital holds"
+    assert warning in Page(render(light)).visible
+    deployed = light | {"sites": [{**row, "units": None} for row in light["sites"]]}
+    assert warning not in Page(render(deployed)).visible
+
+
 def test_only_png_pictures_are_let_in(example: dict[str, Any]) -> None:
     report = {"generations": copy.deepcopy(example["generations"])}
     good = png(8)
