@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +35,9 @@ class Cohort:
         """Show counts only: representations end up in logs."""
         return f"Cohort(me={self.me}, members={int(self.members.sum())})"
 
-    def pair_seed(self, peer: int, question: bytes) -> Bytes:
-        """Return the (1, 16) seed that this site and a peer have in common for one question."""
-        return to_field(keys.hkdf_expand(self.roots[peer], b"mask" + question))
+    def pair_seeds(self, peers: Sequence[int], question: bytes) -> Bytes:
+        """Return the (m, 16) seeds that this site and each peer have in common for one question."""
+        return to_field(b"".join(keys.hkdf_expand(self.roots[peer], b"mask" + question) for peer in peers))
 
     def envelope_key(self, sender: int, receiver: int, question: bytes) -> tuple[bytes, bytes]:
         """Return the key of one envelope and the bytes that it is bound to."""

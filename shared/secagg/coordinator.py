@@ -7,7 +7,6 @@ deterministic, so that it sends the same requests again and the sites replay the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -23,8 +22,6 @@ from patevolve.shared.secagg.cohort import check_enough, envelope_size, lost_pai
 from patevolve.shared.secagg.masks import Words, expand, to_integers
 from patevolve.shared.secagg.shares import SECRET, Bytes, combine
 from patevolve.shared.secagg.spec import SumSpec
-
-_STEPS = ("advert", "keys", "ask", "masked", "unmask", "unmasked", "done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,9 +67,9 @@ class CoordinatorSum:
         self._adverts: dict[str, bytes] = {}
         self._keys, self._digest = b"", ""
         self._members = np.zeros(spec.count, bool)
-        self._question: _Question | None = None
+        self._questions: dict[str, _Question] = {}
         self._done: set[str] = set()
-        self._journal: list[tuple[str, bytes]] = []
+        self._journal: list[tuple[str, str, bytes]] = []
 
     @property
     def least(self) -> int:
@@ -90,7 +87,7 @@ class CoordinatorSum:
         packets.shaped(packet, key=(keys.KEY,))
         if self._keys:
             raise MessageError("a key after the set-up was closed found; the site joins in the next run.")
-        return self._take(self._adverts, "advert", str(packet.fields["site"]), data)
+        return self._take(self._adverts, ("advert", ""), str(packet.fields["site"]), data)
 
     def close_setup(self) -> bytes:
         """Return the list of keys, to be sent to every site before its first question, once or with each.
@@ -102,28 +99,30 @@ class CoordinatorSum:
             check_enough(members, self._spec, self._graph)
             self._members, self._keys = members, self._write_keys(members)
             self._digest = packets.digest(self._keys)
-            self._journal.append(("keys", b""))
+            self._journal.append(("keys", "", b""))
         return self._keys
 
     def ask(self, question: str, length: int) -> bytes:
-        """Begin a question of ``length`` values, abandoning one under way; return the request for every member.
+        """Begin a question of ``length`` values and return the request for every member; several may be under way.
 
-        The same question under way returns the same bytes. Raises MessageError for a name that was used before.
+        Asked again with the same length, the same bytes return. Raises MessageError for a name that was used before.
         """
         if not self._keys:
             raise MessageError("a question before the set-up was closed found; close it first.")
-        now = self._question
-        if now is None or (now.name, now.length) != (question, length):
-            if question in self._done or (now is not None and question == now.name):
+        now = self._questions.get(question)
+        if now is None:
+            if question in self._done:
                 raise MessageError(f"{question!r} was asked before; expected a new name for each question.")
-            self._forget_question()
-            self._question = now = _Question(name=question, length=length)
-            self._journal.append(("ask", wire.canonical_json([question, length])))
+            self._questions[question] = now = _Question(name=question, length=length)
+            self._journal.append(("ask", question, str(length).encode()))
+        if now.length != length:
+            raise MessageError(f"{question!r} of {length} values found; it was asked for {now.length} before.")
         return packets.write("ask", self._identity, self._fields(now), {})
 
     def receive_masked(self, data: bytes) -> str:
         """Take a site's masked vector and return its name. The same bytes again change nothing. Raises MessageError."""
-        packet, now = packets.read(data, "masked", context=self._spec.context, sender=self._spec.sites), self._open()
+        packet = packets.read(data, "masked", context=self._spec.context, sender=self._spec.sites)
+        now = self._open(packet.fields["question"])
         self._check_question(packet, now)
         sizes = self._graph.sizes
         packets.shaped(
@@ -134,27 +133,28 @@ class CoordinatorSum:
             raise MessageError(f"a masked vector of {name!r}, which holds no key, found.")
         if now.survivors is not None and now.masked.get(name) != data:
             raise MessageError(f"a masked vector of {name!r} after the exchange was closed found; it is lost.")
-        self._take(now.masked, "masked", name, data)
+        self._take(now.masked, ("masked", now.name), name, data)
         now.packets[name] = packet
         return name
 
-    def close_masked(self) -> dict[str, bytes]:
-        """End the first exchange: return decider -> request of the second. Every other site has nothing to do.
+    def close_masked(self, question: str) -> dict[str, bytes]:
+        """End a question's first exchange: return decider -> request of the second. Every other site has nothing to do.
 
         Raises QuorumError under n - d masked vectors, or if the lost ones stand too close together in the graph.
         """
-        now = self._open()
+        now = self._open(question)
         if now.survivors is None:
             survivors = np.array([name in now.masked for name in self._spec.names])
             check_enough(survivors, self._spec, self._graph)
             now.survivors = survivors
             now.requests = self._write_requests(now, survivors)
-            self._journal.append(("unmask", b""))
+            self._journal.append(("unmask", question, b""))
         return now.requests
 
     def receive_unmasked(self, data: bytes) -> str:
         """Take a decider's shares and return its name. The same bytes again change nothing. Raises MessageError."""
-        packet, now = packets.read(data, "unmasked", context=self._spec.context, sender=self._spec.sites), self._open()
+        packet = packets.read(data, "unmasked", context=self._spec.context, sender=self._spec.sites)
+        now = self._open(packet.fields["question"])
         name = str(packet.fields["site"])
         if now.survivors is None or name not in now.requests:
             raise MessageError(f"shares of {name!r} that were not asked for found.")
@@ -162,13 +162,13 @@ class CoordinatorSum:
             raise MessageError(f"shares of {name!r} for another request found.")
         pairs = len(lost_pairs(now.survivors, self._members, self._graph))
         packets.shaped(packet, selves=(int(now.survivors.sum()), SECRET), pairs=(pairs, SECRET))
-        self._take(now.unmasked, "unmasked", name, data)
+        self._take(now.unmasked, ("unmasked", now.name), name, data)
         now.shares[name] = (packet.arrays["selves"], packet.arrays["pairs"])
         return name
 
-    def result(self) -> Opened:
+    def result(self, question: str) -> Opened:
         """Return the sum. Raises QuorumError under T deciders; MessageError if their shares contradict one another."""
-        now = self._open()
+        now = self._open(question)
         if now.survivors is None:
             raise MessageError("a result before the first exchange was closed found; close it first.")
         if len(now.shares) < self.least_shares:
@@ -180,31 +180,44 @@ class CoordinatorSum:
         sites = tuple(self._spec.names[number] for number in np.flatnonzero(now.survivors))
         return Opened(question=now.name, values=to_integers(total), sites=sites)
 
+    def forget(self, question: str) -> None:
+        """Drop what was received for a question that is over, or given up; its name cannot be asked again."""
+        self._open(question)
+        del self._questions[question]
+        self._done.add(question)
+        self._journal = [entry for entry in self._journal if entry[1] != question]
+
     def export_state(self) -> bytes:
-        """Return the journal of this run's set-up and of the question under way.
+        """Return the journal of this run's set-up and of the questions under way.
 
         It holds public keys, masked vectors and shares: no more than was sent here, but as private as the run.
         """
-        done = [("done", wire.canonical_json(sorted(self._done)))]
-        journal = [*done, *self._journal]
-        head = wire.canonical_json([self._spec.context, [[step, len(data)] for step, data in journal]])
-        return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, data in journal)])
+        steps = [[step, question, len(data)] for step, question, data in self._journal]
+        head = wire.canonical_json([self._spec.context, sorted(self._done), steps])
+        return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, _, data in self._journal)])
 
     @classmethod
     def restore(cls, state: bytes, spec: SumSpec, *, identity: Identity) -> Self:
         """Return the coordinator as it was when it exported ``state``. Raises MessageError for another run's."""
         coordinator = cls(spec, identity=identity)
-        for step, data in _read_journal(state, spec.context):
-            if step == "done":
-                coordinator._done = set(json.loads(data))
-            elif step == "ask":
-                coordinator.ask(*json.loads(data))
-            elif step == "keys":
-                coordinator.close_setup()
-            elif step == "unmask":
-                coordinator.close_masked()
-            else:
-                getattr(coordinator, f"receive_{step}")(data)
+        done, journal = _read_journal(state, spec.context)
+        coordinator._done = done
+        for step, question, data in journal:
+            match step:
+                case "keys":
+                    coordinator.close_setup()
+                case "ask":
+                    coordinator.ask(question, int(data))
+                case "unmask":
+                    coordinator.close_masked(question)
+                case "advert":
+                    coordinator.receive_advert(data)
+                case "masked":
+                    coordinator.receive_masked(data)
+                case "unmasked":
+                    coordinator.receive_unmasked(data)
+                case _:
+                    raise MessageError(f"a journal with the step {step!r} found; begin another run.")
         return coordinator
 
     def _fields(self, now: _Question) -> dict[str, object]:
@@ -215,27 +228,22 @@ class CoordinatorSum:
             "length": now.length,
         }
 
-    def _open(self) -> _Question:
-        if self._question is None:
-            raise MessageError("an answer while nothing is asked found; ask first.")
-        return self._question
+    def _open(self, question: str) -> _Question:
+        if question not in self._questions:
+            raise MessageError(f"{question!r} is not under way; ask it first.")
+        return self._questions[question]
 
     def _check_question(self, packet: wire.Packet, now: _Question) -> None:
         if any(packet.fields[name] != value for name, value in self._fields(now).items()):
             raise MessageError(f"an answer to another question than {now.name!r} found.")
 
-    def _take(self, kept: dict[str, bytes], step: str, name: str, data: bytes) -> str:
+    def _take(self, kept: dict[str, bytes], step: tuple[str, str], name: str, data: bytes) -> str:
         if name not in kept:
             kept[name] = data
-            self._journal.append((step, data))
+            self._journal.append((*step, data))
         elif kept[name] != data:
             raise MessageError(f"a second, different message of {name!r} found; expected one.")
         return name
-
-    def _forget_question(self) -> None:
-        if self._question is not None:
-            self._done.add(self._question.name)
-        self._journal = [entry for entry in self._journal if entry[0] in ("advert", "keys")]
 
     def _write_keys(self, members: NDArray[np.bool_]) -> bytes:
         signed = [self._adverts[self._spec.names[number]] for number in np.flatnonzero(members)]
@@ -273,15 +281,16 @@ class CoordinatorSum:
             (np.subtract if added else np.add)(total, expand(seed.tobytes(), zeros), out=total)
 
 
-def _read_journal(state: bytes, context: str) -> Iterable[tuple[str, bytes]]:
+def _read_journal(state: bytes, context: str) -> tuple[set[str], list[tuple[str, str, bytes]]]:
     try:
         offset = 8 + int.from_bytes(state[:8], "little")
-        found, steps = json.loads(state[8:offset])
-        entries = [(str(step), int(size)) for step, size in steps]
+        found, done, steps = json.loads(state[8:offset])
+        journal = []
+        for step, question, size in steps:
+            journal.append((str(step), str(question), state[offset : offset + size]))
+            offset += size
     except (ValueError, TypeError) as reason:
         raise MessageError("a journal that this version did not write found; begin another run.") from reason
-    if found != context or not {step for step, _ in entries} <= set(_STEPS):
-        raise MessageError("a journal of another run found; expected this run's.")
-    for step, size in entries:
-        yield step, state[offset : offset + size]
-        offset += size
+    if found != context or offset != len(state):
+        raise MessageError("a journal of another run, or a cut one, found; expected this run's.")
+    return set(done), journal

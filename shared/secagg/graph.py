@@ -77,7 +77,8 @@ class Graph:
 def build(spec: SumSpec) -> Graph:
     """Return the graph of a run. Raises ParameterError when no graph of this size holds against its adversary."""
     sizes = choose(sites=spec.count, dropouts=spec.dropouts, colluders=spec.colluders)
-    if spec.trust == "active" and not holds_against_lies(sizes):  # label: quorum-intersection
+    safe = holds_against_lies(sizes) and sizes.lies(spec.dropouts) + spec.colluders < spec.count
+    if spec.trust == "active" and not safe:  # label: quorum-intersection
         raise ParameterError(
             f"{spec.count} sites with {spec.dropouts} drop-outs and {spec.colluders} colluders: a coordinator that "
             f"lies about drop-outs could open one site's value. Expect fewer of either, add sites, or trust it to "
@@ -102,6 +103,17 @@ def _draw(committed: bytes, n: int, sizes: Sizes) -> Graph:
     for array in (rows, deciders, circle):
         array.flags.writeable = False
     return Graph(sizes=sizes, neighbours=rows, deciders=deciders, circle=circle)
+
+
+def honest_values(spec: SumSpec) -> int:
+    """Return how many honest sites' values are in any sum that opens: what the noise must be sized for.
+
+    It is n - d - t for a coordinator that keeps to the protocol. One that lies to each decider otherwise can leave out
+    somewhat more than d sites (``Sizes.lies``); for small d it cannot: 4 sites with d = t = 1 leave 2 either way.
+    """
+    if spec.trust == "curious":
+        return spec.count - spec.dropouts - spec.colluders
+    return spec.count - build(spec).sizes.lies(spec.dropouts) - spec.colluders  # label: lies-bounded
 
 
 def holds_against_lies(sizes: Sizes) -> bool:

@@ -48,7 +48,9 @@ FORMS = {
     "secagg-unmask": Form(
         fields={**_QUESTION, "site": str}, arrays={"survivors": "|u1", "nonces": "|u1", "envelopes": "|u1"}
     ),
-    "secagg-unmasked": Form(fields={**_TEXT, "site": str, "request": str}, arrays={"selves": "|u1", "pairs": "|u1"}),
+    "secagg-unmasked": Form(
+        fields={**_TEXT, "site": str, "question": str, "request": str}, arrays={"selves": "|u1", "pairs": "|u1"}
+    ),
 }
 
 

@@ -6,6 +6,7 @@ give the secret, fewer tell nothing of it. Why no library: docs/decisions/0003-s
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -33,10 +34,7 @@ def split(secrets: Bytes, *, threshold: int, holders: int) -> Bytes:
     if limbs.size and int(limbs.max()) >= PRIME:
         raise ParameterError("a secret with a limb of 65521 or more found; make secrets by random_secrets or to_field.")
     coefficients = np.concatenate([limbs[None, :], _uniform((threshold - 1) * limbs.size).reshape(-1, limbs.size)])
-    powers = _powers(np.arange(1, holders + 1), threshold)
-    # Whole numbers below T * 2^32 < 2^53, so that the floating-point product is exact.
-    values = np.remainder(powers @ coefficients.astype(np.float64), PRIME)
-    return values.astype("<u2").view(np.uint8).reshape(holders, -1, SECRET)
+    return _modulo(_powers(holders, threshold) @ coefficients.astype(np.float64)).reshape(holders, -1, SECRET)
 
 
 def combine(shares: Bytes, holders: Sequence[int], *, threshold: int) -> Bytes:
@@ -54,10 +52,9 @@ def combine(shares: Bytes, holders: Sequence[int], *, threshold: int) -> Bytes:
         raise MessageError("a share with a limb of 65521 or more found; the message is damaged.")
     if len(points) > threshold:
         rows = np.array([_lagrange(base, point) for point in points[threshold:]], np.float64)
-        if not np.array_equal(np.remainder(rows @ given, PRIME), limbs[threshold:]):
+        if not np.array_equal(_modulo(rows @ given), _modulo(limbs[threshold:])):
             raise MessageError("shares that contradict one another found; a site's share is wrong, so no sum is made.")
-    secrets = np.remainder(np.array(_lagrange(base, 0), np.float64) @ given, PRIME)
-    return secrets.astype("<u2").view(np.uint8).reshape(-1, SECRET)
+    return _modulo(np.array(_lagrange(base, 0), np.float64) @ given).reshape(-1, SECRET)
 
 
 def random_secrets(count: int) -> Bytes:
@@ -79,8 +76,16 @@ def _uniform(count: int) -> NDArray[np.uint16]:
     return kept[:count]
 
 
-def _powers(points: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    table = np.ones((points.size, count), np.int64)
+def _modulo(product: NDArray[np.float64]) -> Bytes:
+    """Return limbs as bytes. The product is exact: whole numbers below T * 2^32 <= 2^48 < 2^53."""
+    return (product.astype(np.int64) % PRIME).astype("<u2").view(np.uint8)
+
+
+@functools.lru_cache(maxsize=8)
+def _powers(holders: int, count: int) -> NDArray[np.float64]:
+    """Return (holders, count): the powers of each holder's point, 1 to ``holders``, modulo PRIME."""
+    points = np.arange(1, holders + 1)
+    table = np.ones((holders, count), np.int64)
     for column in range(1, count):
         table[:, column] = table[:, column - 1] * points % PRIME
     return table.astype(np.float64)

@@ -67,8 +67,7 @@ class SiteSum:
         self._cohort: Cohort | None = None
         self._keys = b""
         self._records: dict[str, _Record] = {}
-        self._replies: dict[str, bytes] = {}  # of the latest question: "masked", "unmasked"
-        self._latest = ""
+        self._replies: dict[str, bytes] = {}  # by _slot(exchange, question), until forgotten
 
     def __repr__(self) -> str:
         """Show no key: representations end up in logs."""
@@ -99,9 +98,9 @@ class SiteSum:
         question, length = packet.fields["question"], packet.fields["length"]
         record, reply = self._records.get(question), None
         if record is not None:
-            if record.ask != packets.digest(data) or question != self._latest:  # label: masked-once
+            reply = self._replies.get(_slot("masked", question))
+            if reply is None or record.ask != packets.digest(data):  # label: masked-once
                 raise MessageError(f"{question!r} is closed, or was asked otherwise before; expected a new question.")
-            reply = self._replies["masked"]
         return Ask(question=question, length=length, members=self._members(), reply=reply)
 
     def mask(self, data: bytes, values: ArrayLike) -> bytes:
@@ -121,7 +120,7 @@ class SiteSum:
         question = packets.question_digest(self._spec.context, cohort.digest, ask.question, ask.length)
         secrets = self._add_masks(words, question)
         nonce = os.urandom(keys.NONCE)
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "words": words.view(np.int32),
             "nonce": np.frombuffer(nonce, np.uint8),
             "envelopes": self._envelopes(secrets, nonce, question),
@@ -129,7 +128,7 @@ class SiteSum:
         fields = {**self._fields(), "keys": cohort.digest, "question": ask.question, "length": ask.length}
         reply = packets.write("masked", self._identity, fields, arrays)
         self._records[ask.question] = _Record(ask=packets.digest(data))
-        self._latest, self._replies = ask.question, {"masked": reply}
+        self._replies[_slot("masked", ask.question)] = reply
         return reply
 
     def unmask(self, data: bytes) -> bytes:
@@ -143,30 +142,35 @@ class SiteSum:
         question = packet.fields["question"]
         record = self._records.get(question, _Record())
         if record.unmask:
-            if record.unmask == packets.digest(data) and question == self._latest:
-                return self._replies["unmasked"]
-            raise MessageError(f"a second set of survivors for {question!r} found; expected the first.")
+            reply = self._replies.get(_slot("unmasked", question))
+            if reply is None or record.unmask != packets.digest(data):
+                raise MessageError(f"a second set of survivors for {question!r} found; expected the first.")
+            return reply
         survivors = self._check_survivors(packet, record)
         selves, pairs = self._open(packet, survivors)
-        fields = {**self._fields(), "request": packets.digest(data)}
+        fields = {**self._fields(), "question": question, "request": packets.digest(data)}
         reply = packets.write("unmasked", self._identity, fields, {"selves": selves, "pairs": pairs})
         # Also if it was not masked here: once shares were given, this site no longer joins the question.
         self._records[question] = _Record(ask=record.ask, unmask=packets.digest(data))  # label: one-survivor-set
-        if question != self._latest:
-            self._latest, self._replies = question, {"masked": b""}
-        self._replies["unmasked"] = reply
+        self._replies[_slot("unmasked", question)] = reply
         return reply
+
+    def forget(self, question: str) -> None:
+        """Drop the stored replies of a question that is over; it stays answered, so that it cannot be asked again."""
+        self._records.setdefault(question, _Record())
+        for exchange in ("masked", "unmasked"):
+            self._replies.pop(_slot(exchange, question), None)
 
     def export_state(self) -> bytes:
         """Return all that a restarted site needs: keep it in a file of mode 0600, replaced whole and synced.
 
-        It holds the private key of this run, the list of public keys, which questions were answered, and the latest
-        replies. It holds no vote, no identity key, no share. Whoever reads it and the messages of the run can take
-        this site's pair masks off, past and future ones: delete it when the run is over.
+        It holds the private key of this run, the list of public keys, which questions were answered, and the replies
+        that were not forgotten. It holds no vote, no identity key and no share in the clear. Whoever reads it beside
+        the messages of the run can open this site's envelopes and pair masks, past and future: delete it after the run.
         """
         blobs = {"private": self._key.key.private_bytes_raw(), "keys": self._keys, **self._replies}
         records = {name: [record.ask, record.unmask] for name, record in self._records.items()}
-        fields = {**self._fields(), "latest": self._latest, "records": records}
+        fields = {**self._fields(), "records": records}
         arrays = {name: np.frombuffer(blob, np.uint8) for name, blob in blobs.items()}
         return wire.encode(wire.Packet(kind="secagg-state", fields=fields, arrays=arrays))
 
@@ -182,7 +186,7 @@ class SiteSum:
         site = cls(spec, site=fields["site"], identity=identity, key=key)
         if stored := blobs.pop("keys"):
             site.accept_keys(stored)
-        site._latest, site._replies = fields["latest"], blobs
+        site._replies = blobs
         site._records = {name: _Record(ask=ask, unmask=unmask) for name, (ask, unmask) in fields["records"].items()}
         return site
 
@@ -205,26 +209,29 @@ class SiteSum:
         """Add the self mask and the pair masks in place; return the (1 + k, 16) seeds, zeros for absent neighbours."""
         cohort, zeros = self._joined(), bytes(4 * words.size)
         row = self._graph.neighbours[cohort.me]
+        columns = np.flatnonzero(cohort.members[row])
+        peers = row[columns].tolist()
         secrets = np.zeros((1 + row.size, SECRET), np.uint8)
         secrets[0] = random_secrets(1)[0]  # label: fresh-self-mask
+        secrets[1 + columns] = cohort.pair_seeds(peers, question)
         np.add(words, expand(secrets[0].tobytes(), zeros), out=words)
-        for column, peer in enumerate(row.tolist(), start=1):
-            if cohort.members[peer]:
-                secrets[column] = cohort.pair_seed(peer, question)[0]
-                mask = expand(secrets[column].tobytes(), zeros)
-                (np.add if cohort.me < peer else np.subtract)(words, mask, out=words)  # label: pairs-cancel
+        for column, peer in zip(columns.tolist(), peers, strict=True):
+            mask = expand(secrets[1 + column].tobytes(), zeros)
+            (np.add if cohort.me < peer else np.subtract)(words, mask, out=words)  # label: pairs-cancel
         return secrets
 
     def _envelopes(self, secrets: Bytes, nonce: bytes, question: bytes) -> Bytes:
         """Return (K, e) uint8: the shares for each decider, sealed for it; zeros for an absent one."""
         cohort, sizes = self._joined(), self._graph.sizes
         shares = split(secrets, threshold=sizes.threshold, holders=sizes.deciders)
-        envelopes = np.zeros((sizes.deciders, envelope_size(self._graph)), np.uint8)
+        sealed = []
         for place, decider in enumerate(self._graph.deciders.tolist()):
             if cohort.members[decider]:
                 key, bound = cohort.envelope_key(cohort.me, decider, question)
-                envelopes[place] = np.frombuffer(keys.seal(key, nonce, shares[place].tobytes(), bound), np.uint8)
-        return envelopes
+                sealed.append(keys.seal(key, nonce, shares[place].tobytes(), bound))
+            else:
+                sealed.append(bytes(envelope_size(self._graph)))
+        return np.frombuffer(b"".join(sealed), np.uint8).reshape(sizes.deciders, -1)
 
     def _check_survivors(self, packet: wire.Packet, record: _Record) -> NDArray[np.bool_]:
         cohort = self._joined()
@@ -242,15 +249,21 @@ class SiteSum:
         """Return the shares to reveal: (s, 16) of survivors' self masks, (p, 16) of their pair masks with the lost."""
         cohort, fields = self._joined(), packet.fields
         question = packets.question_digest(self._spec.context, cohort.digest, fields["question"], fields["length"])
-        alive = np.flatnonzero(survivors)
-        shares = np.empty((self._spec.count, 1 + self._graph.neighbours.shape[1], SECRET), np.uint8)
+        alive, size = np.flatnonzero(survivors), envelope_size(self._graph)
+        nonces, envelopes = packet.arrays["nonces"].tobytes(), packet.arrays["envelopes"].tobytes()
+        opened = []
         for row, sender in enumerate(alive.tolist()):
             key, bound = cohort.envelope_key(sender, cohort.me, question)
-            nonce, sealed = packet.arrays["nonces"][row].tobytes(), packet.arrays["envelopes"][row].tobytes()
-            plain = keys.unseal(key, nonce, sealed, bound)
-            shares[sender] = np.frombuffer(plain, np.uint8).reshape(-1, SECRET)
+            nonce = nonces[row * keys.NONCE : (row + 1) * keys.NONCE]
+            opened.append(keys.unseal(key, nonce, envelopes[row * size : (row + 1) * size], bound))
+        shares = np.zeros((self._spec.count, 1 + self._graph.neighbours.shape[1], SECRET), np.uint8)
+        shares[alive] = np.frombuffer(b"".join(opened), np.uint8).reshape(alive.size, -1, SECRET)
         pairs = lost_pairs(survivors, cohort.members, self._graph)
         return shares[alive, 0], shares[pairs[:, 0], 1 + pairs[:, 1]]  # label: never-both
+
+
+def _slot(exchange: str, question: str) -> str:
+    return f"{exchange}/{question}"
 
 
 def store_name(spec: SumSpec, site: str) -> str:
