@@ -86,10 +86,14 @@ def start(home: Path, port: int | None, form: str, *, unsafe: bool, recorded: bo
 @FORMAT
 def status(home: Path, form: str) -> None:
     """Say whether the site is being served, what it permits, and what its ledger has spent."""
-    from patevolve.client.joining import is_served  # noqa: PLC0415 - this command alone
+    from patevolve.client.home import IDENTITY  # noqa: PLC0415 - this command alone
+    from patevolve.client.joining import is_served  # noqa: PLC0415 - the same
+    from patevolve.shared.privacy.signing import load_identity  # noqa: PLC0415 - the same
 
     joined = read_joined(home)
     said: dict[str, Any] = {"site": joined.site, "address": joined.address, "served": is_served(home)}
+    if (home / IDENTITY).exists():
+        said["public_key"] = load_identity(home / IDENTITY).public_key
     try:
         policy = policies.read_policy(home / policies.FILE)
         said |= {"plan_permitted": joined.plan in policy.plans, "cap": policy.budget.epsilon, **_spent(home, policy)}
@@ -97,6 +101,7 @@ def status(home: Path, form: str) -> None:
         said |= {"plan_permitted": False, "reason": str(reason)}
     lines = [f"{joined.site}: {'served' if said['served'] else 'not served; patevolve client start'}"]
     lines += [f"Coordinator: {joined.address}", f"Plan {joined.plan[:12]}… permitted: {said['plan_permitted']}"]
+    lines += [f"Public key: {said['public_key']}"] if "public_key" in said else []
     lines += [str(said["reason"])] if "reason" in said else []
     lines += [f"ε spent: {said['spent']:.3g} of {said['cap']:g}; {said['charges']} charges"] if "spent" in said else []
     say(form, said, "\n".join(lines))

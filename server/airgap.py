@@ -93,27 +93,27 @@ def ask(agreed: Agreed, path: Path, run: Path, sites: Sequence[str], identity: I
         ) from reason
 
 
-def collect(path: Path, sites: Sequence[str], answer: Path) -> str:
+def collect(path: Path, sites: Sequence[str], answer: Path, roster: Mapping[str, str] | None = None) -> str:
     """File an answer and return its site. Raises MessageError unless it fits a question and its site's key signed it.
 
-    A site's key is kept from its first accepted greeting and pinned from then on.
+    A site's key is the one of ``roster``, if it stands there; else it is kept from the site's first greeting on.
     """
     data = read_sealed(answer)
     known = known_keys(path)
     found, key = open_answer(data, key=None)
-    pinned = known.get(found.site)
+    pinned = {**known, **(roster or {})}.get(found.site)
     if found.site not in sites:
         raise MessageError(f"an answer of {found.site!r} found; the sites are {', '.join(sites)}.")
     if pinned is None and found.action != "hello":
         raise MessageError(f"an answer of {found.site!r} before its greeting found; collect that one first.")
     if pinned is not None and key != pinned:
-        raise MessageError(f"an answer of {found.site!r} signed by another key than its first found; refuse it.")
+        raise MessageError(f"an answer of {found.site!r} signed by another key than the one pinned found; refuse it.")
     expected = f"site-{sites.index(found.site) + 1:03d}-{found.action}-{found.question[:12]}.pv"
     if not (path / OUT / expected).exists():
         raise MessageError(
             f"{answer} answers no question that was asked; expected an answer to a file in {path / OUT}."
         )
-    if pinned is None and decode_response(found.body, "hello").codes == (OK,):
+    if found.site not in known and decode_response(found.body, "hello").codes == (OK,):
         write_atomic(path / KEYS, json.dumps({**known, found.site: key}, ensure_ascii=False).encode())
     write_atomic(path / IN / f"{found.question}.pv", data)
     return found.site

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from patevolve.server import handover, processes
+from patevolve.server import airgap_cli, handover, processes
 from patevolve.server.handover import FLOWER, RUN, SITES, Deployment, read_deployment
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import InputError, PatevolveError
@@ -45,6 +45,8 @@ class RunFailedError(PatevolveError):
 
 def commands() -> list[click.Command]:
     """Return the coordinator's commands for the ``patevolve`` command line."""
+    for command in airgap_cli.commands():
+        server.add_command(command)
     return [server]
 
 
@@ -168,7 +170,9 @@ def _carry_out(folder: Path, timeout: float, name: str) -> dict[str, Any]:
             f"nothing listens on {deployment.bind}; expected the SuperLink. `patevolve server start` it."
         )
     (folder / RUN / STATUS).unlink(missing_ok=True)
-    number = processes.submit(folder, {"run": name})
+    pinned = set(handover.pinned_keys(folder)) == set(deployment.sites)
+    roster = str((folder / handover.ROSTER).absolute()) if pinned else ""
+    number = processes.submit(folder, {"run": name, "roster": roster})
     deadline, still = time.monotonic() + timeout, 0
     try:
         while time.monotonic() < deadline:

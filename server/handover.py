@@ -10,6 +10,8 @@
     DIR/sites/SITE/           to hand over: join.toml, plan.toml, ca.crt, node.key, README.txt
     DIR/flower/               Flower's own state
     DIR/run/                  the run folder
+    DIR/mail/                 questions and answers carried by file
+    DIR/roster.json           the sites' public keys, where they were pinned
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +27,13 @@ from pathlib import Path
 from patevolve.server import pki
 from patevolve.shared import tomlfile
 from patevolve.shared.errors import InputError
-from patevolve.shared.files import write_new
+from patevolve.shared.files import write_atomic, write_new
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.signing import create_identity
 
 FILE, PLAN, KEY = "server.toml", "plan.toml", "coordinator.key"
-APP, PKI, SITES, FLOWER, RUN = "app", "pki", "sites", "flower", "run"
+APP, PKI, SITES, FLOWER, RUN, MAIL = "app", "pki", "sites", "flower", "run", "mail"
+ROSTER = "roster.json"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
 _APP = """\
 # A thin bundle: it holds no code. Coordinator and sites run the patevolve that they installed.
@@ -139,6 +143,30 @@ def write_app(folder: Path) -> str:
     write_new(folder / "README.md", b"patevolve: see the installed package.\n")
     write_new(folder / "LICENSE", b"Apache-2.0\n")
     return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
+
+
+def pin_key(path: Path, deployment: Deployment, site: str, key: str) -> dict[str, str]:
+    """Pin a site's public key and return all that are pinned. Raises InputError."""
+    if site not in deployment.sites:
+        raise InputError(f"site {site!r} found; the deployment is for {', '.join(deployment.sites)}.")
+    if not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise InputError(f"key {key!r} found; expected 64 hexadecimal digits, as `patevolve client status` shows them.")
+    pinned = pinned_keys(path)
+    if pinned.get(site, key) != key:
+        raise InputError(f"another key is pinned for {site!r}; if it has truly changed, edit {path / ROSTER} by hand.")
+    pinned[site] = key
+    write_atomic(path / ROSTER, (json.dumps({"sites": pinned}, indent=1, ensure_ascii=False) + "\n").encode())
+    return pinned
+
+
+def pinned_keys(path: Path) -> dict[str, str]:
+    """Return the sites' pinned public keys. Raises InputError."""
+    if not (path / ROSTER).exists():
+        return {}
+    try:
+        return {str(k): str(v) for k, v in json.loads((path / ROSTER).read_text(encoding="utf-8"))["sites"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        raise InputError(f"{path / ROSTER} cannot be read as a list of sites ({reason}); restore it.") from reason
 
 
 def toml_text(value: Deployment) -> str:

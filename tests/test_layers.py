@@ -43,6 +43,7 @@ AT_TOP = {
     "client/inspect_cli.py": {"click", "tqdm"},
     "client/joining.py": {"cryptography"},
     "server/app.py": {"flwr"},
+    "server/airgap_cli.py": {"click"},
     "server/cli.py": {"click", "tqdm"},
     "server/pki.py": {"cryptography"},
     "shared/cli.py": {"click"},
