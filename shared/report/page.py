@@ -382,8 +382,8 @@ def _uncovered(report: Dict, noun: str) -> list[str]:
         )
     if any(site["units"] is not None for site in _rows(report, "sites", "units")):
         texts.append(
-            f"This page itself. It states exactly how many {words.plural(unit)} each {noun} holds, so it is for those who "
-            f"hold the data; what may be published is the release and the student."
+            f"This page itself. It states exactly how many {words.plural(unit)} each {noun} holds, so it is for those "
+            f"who hold the data; what may be published is the release and the student."
         )
     if report.get("mode") == "simulated":
         texts.append("Transport: this run was simulated on one computer, so no network or masking was put to the test.")
