@@ -183,7 +183,6 @@ class Evolution:
     crossover:    fraction of offspring made by crossing two parents
     offspring:    children per member of the population in each generation
     bandwidth:    width, in feature distance, over which "soft" votes are averaged over neighbouring candidates
-    diversity:    λ of score = confidence + λ·(1 − max similarity)
     jitter:       strength of a last mutation, so that candidates chosen twice differ; 0 = none
     threshold:    "histogram" only: votes lose this many standard deviations of their noise, and stop at 0
     """
@@ -195,7 +194,6 @@ class Evolution:
     crossover: float = 0.5
     offspring: int = 4
     bandwidth: float = 0.25
-    diversity: float = 0.3
     threshold: float = 0.0
     jitter: float = 0.0
 
@@ -205,7 +203,6 @@ class Evolution:
         checks.integer(generations=self.generations, at_least=0, at_most=10_000)
         checks.integer(offspring=self.offspring, at_least=1, at_most=1000)
         checks.positive(bandwidth=self.bandwidth)
-        checks.non_negative(diversity=self.diversity)
         checks.non_negative(threshold=self.threshold)
         if not checks.non_negative(jitter=self.jitter) <= 1.0:
             raise PlanError(f"evolution.jitter = {self.jitter} found; expected a strength from 0 to 1.")

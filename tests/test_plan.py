@@ -1,11 +1,14 @@
 """The plan: strict, frozen, hashed, and free of contradictions; what it accepts never costs more than its ε."""
 
 import dataclasses
+import pathlib
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from patevolve.shared import plan as plans
 from patevolve.shared.errors import InputError, PlanError
 from patevolve.shared.plan import agree, read_plan
 from patevolve.shared.privacy import accountant, budget
@@ -241,3 +244,21 @@ def test_no_accepted_plan_costs_more_than_its_epsilon(changes, embedding_size):
     order = budget.choose_order(cap)
     total = budget.used_at([(event_text(ask.event), 1) for ask in asks], order)
     assert not asks or budget.fits(total, 0.0, budget.budget_at(order, cap))
+
+
+def unread(sections, code):
+    """Return the keys of these dataclasses that no code reads as an attribute."""
+    names = [(section.__name__, key.name) for section in sections for key in dataclasses.fields(section)]
+    return [f"{section}.{name}" for section, name in names if not re.search(rf"\.{name}\b", code)]
+
+
+def test_every_key_of_the_plan_is_read_outside_the_plan():
+    """A key that nothing reads would promise, under a hash, what no run does."""
+    root = pathlib.Path(__file__).parents[1]
+    files = [path for folder in ("client", "server", "shared") for path in (root / folder).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files if path != root / "shared" / "plan.py")
+    sections = [found for found in vars(plans).values() if dataclasses.is_dataclass(found) and found is not plans.Column]
+    assert plans.Evolution in sections
+    assert unread(sections, code) == []
+    planted = dataclasses.make_dataclass("Planted", [("no_such_key_anywhere", float)])
+    assert unread([planted], code) == ["Planted.no_such_key_anywhere"]
