@@ -257,7 +257,9 @@ def test_every_key_of_the_plan_is_read_outside_the_plan():
     root = pathlib.Path(__file__).parents[1]
     files = [path for folder in ("client", "server", "shared") for path in (root / folder).rglob("*.py")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in files if path != root / "shared" / "plan.py")
-    sections = [found for found in vars(plans).values() if dataclasses.is_dataclass(found) and found is not plans.Column]
+    sections = [
+        found for found in vars(plans).values() if dataclasses.is_dataclass(found) and found is not plans.Column
+    ]
     assert plans.Evolution in sections
     assert unread(sections, code) == []
     planted = dataclasses.make_dataclass("Planted", [("no_such_key_anywhere", float)])
