@@ -112,19 +112,21 @@ def serve(settings: Settings, app: App, stop: threading.Event) -> None:
 
 
 def _client(address: str, component: str, guard: Any) -> Any:
-    """Return a client of the Runtime API that tries once: the loop above decides what a failure means."""
+    """Return a client of the Runtime API that tries a broken connection again, and nothing else.
+
+    Flower's own invoker interrupts its process when a task's token is no longer valid; this process outlives its tasks.
+    """
+    import httpx  # noqa: PLC0415 - comes with Flower
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: PLC0415
-    from flwr.supercore.retry import make_simple_http_retry_invoker  # noqa: PLC0415
+    from flwr.supercore.retry import RetryInvoker, exponential  # noqa: PLC0415
     from flwr.supercore.runtime import RuntimeHttpClient  # noqa: PLC0415
 
-    invoker = make_simple_http_retry_invoker()
-    invoker.max_tries = 2
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # loopback within this machine; the SuperNode binds 127.0.0.1
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name=component), guard],
-        retry_invoker=invoker,
+        retry_invoker=RetryInvoker(lambda: exponential(max_delay=1), httpx.TransportError, max_tries=3, max_time=None),
     )
 
 
