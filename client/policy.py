@@ -29,6 +29,7 @@ class SitePolicy:
     trust:           trust models it accepts
     minimum_sites:   smallest cohort it joins
     minimum_units:   it takes part only if it holds at least this many privacy units
+    index_key:       file of 32 random bytes in the site's folder that seals its on-disk index; empty: not sealed
     """
 
     site: str
@@ -38,6 +39,7 @@ class SitePolicy:
     trust: tuple[Literal["each-site", "secure-sum"], ...] = ("each-site",)
     minimum_sites: int = 1
     minimum_units: int = 1
+    index_key: str = ""
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""

@@ -41,17 +41,23 @@ class PrivateIndex:
 def build_index(records: Records, plan: Plan, encoder: Encoder, secret: bytes) -> PrivateIndex:
     """Bound, split and encode a site's records. Raises DataError, before any charge, if they cannot take part."""
     kept = bounded(secret, records, plan.privacy.records_per_unit)
-    units = len(np.unique(kept.units))
+    units = checked_units(kept.units, plan)
+    apart = held_out(secret, kept.units, plan.data.hold_out)
+    return PrivateIndex(
+        members=_voters(kept.pick(~apart), encoder), held_out=_voters(kept.pick(apart), encoder), units=units
+    )
+
+
+def checked_units(names: NDArray[np.str_], plan: Plan) -> int:
+    """Return the number of units. Raises DataError for none, or for more than δ allows."""
+    units = len(np.unique(names))
     if units == 0:
         raise DataError("no record found; expected at least one. Check the file and the site's name in it.")
     if not plan.privacy.delta < 1.0 / units:
         raise DataError(
             f"δ = {plan.privacy.delta} found with {units} units; expected δ below 1/{units}. Use a smaller δ."
         )
-    apart = held_out(secret, kept.units, plan.data.hold_out)
-    return PrivateIndex(
-        members=_voters(kept.pick(~apart), encoder), held_out=_voters(kept.pick(apart), encoder), units=units
-    )
+    return units
 
 
 def _voters(records: Records, encoder: Encoder) -> Voters:

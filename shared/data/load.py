@@ -7,7 +7,6 @@ columns and files: they stay at the site.
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from collections import Counter
@@ -23,6 +22,7 @@ from patevolve.shared.data.manifest import UNIT_TAG, Item, find
 from patevolve.shared.data.names import shown
 from patevolve.shared.data.parquet import Cells, pieces
 from patevolve.shared.data.records import Records
+from patevolve.shared.data.shard import content
 from patevolve.shared.data.target import Frame, Reading, Target, convert
 from patevolve.shared.errors import DataError
 from patevolve.shared.schema import Schema, encode_column
@@ -91,7 +91,7 @@ def _by_content(records: Records) -> Records:
     seen: Counter[str] = Counter()
     names = []
     for value, cls in zip(records.values, records.classes, strict=True):
-        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes() + int(cls).to_bytes(8, "little")).hexdigest()
+        digest = content(value, cls)
         names.append(f"{digest}-{seen[digest]}")
         seen[digest] += 1  # label: record-name
     return Records(values=records.values, classes=records.classes, units=np.array(names))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +43,26 @@ def bounded(secret: bytes, records: Records, per_unit: int) -> Records:
 
     The choice is keyed by the record's content: neither the file's order nor another unit can move it.
     """
-    names, inverse, counts = np.unique(records.units, return_inverse=True, return_counts=True)
-    keep = counts[inverse] <= per_unit
-    for unit in np.flatnonzero(counts > per_unit):
-        rows = np.flatnonzero(inverse == unit)
-        keys = [_uniform(secret, f"keep\x1f{names[unit]}\x1f{_content(records, row)}") for row in rows]
+    return records.pick(
+        kept_rows(secret, records.units, lambda row: content(records.values[row], records.classes[row]), per_unit)
+    )
+
+
+def kept_rows(
+    secret: bytes, units: NDArray[np.str_], content_of: Callable[[int], str], per_unit: int
+) -> NDArray[np.bool_]:
+    """Return which records stay under the bound; ``content_of`` names a record's content by its row."""
+    names, inverse, counts = np.unique(units, return_inverse=True, return_counts=True)
+    keep: NDArray[np.bool_] = counts[inverse] <= per_unit
+    over = np.flatnonzero(~keep)
+    over = over[np.argsort(inverse[over], kind="stable")]
+    for rows in np.split(over, np.flatnonzero(np.diff(inverse[over])) + 1) if len(over) else []:
+        unit = names[inverse[rows[0]]]
+        keys = [_uniform(secret, f"keep\x1f{unit}\x1f{content_of(int(row))}") for row in rows]
         keep[rows[np.argsort(keys, kind="stable")[:per_unit]]] = True  # label: contribution-bound
-    return records.pick(keep)
+    return keep
 
 
-def _content(records: Records, row: np.intp) -> str:
-    data = np.ascontiguousarray(records.values[row]).tobytes() + int(records.classes[row]).to_bytes(8, "little")
-    return hashlib.sha256(data).hexdigest()
+def content(value: NDArray[Any], cls: np.int64) -> str:
+    """Return the SHA-256 of a record's values and class."""
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes() + int(cls).to_bytes(8, "little")).hexdigest()
