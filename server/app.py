@@ -78,13 +78,17 @@ def settings_of(config: Mapping[str, bool | float | int | str]) -> Settings:
     from patevolve.server.post import Timing  # noqa: PLC0415 - the same
     from patevolve.server.run import Settings  # noqa: PLC0415 - the same
 
-    patience, beside = float(config["patience"]), Path(str(config["plan"])).parent
+    patience, grace, beside = (
+        float(config["patience"]),
+        float(config.get("grace", 120.0)),
+        Path(str(config["plan"])).parent,
+    )
     roster, key = Path(str(config.get("roster") or beside / ROSTER)), Path(str(config.get("key") or beside / KEY))
     return Settings(
         path=Path(str(config["out"])),
         known=load_roster(roster) if roster.exists() or config.get("roster") else {},
-        hello=Timing(deadline=float(config["hello-deadline"]), patience=patience),
-        timing=Timing(deadline=float(config["deadline"]), patience=patience),
+        hello=Timing(deadline=float(config["hello-deadline"]), grace=grace, patience=patience),
+        timing=Timing(deadline=float(config["deadline"]), grace=grace, patience=patience),
         run=str(config.get("run", "")) or None,
         key=key if key.exists() else None,
     )

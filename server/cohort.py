@@ -51,11 +51,17 @@ class Directory:
     _sent: dict[str, int] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
 
-    def greet(self, timing: Timing, *, enough: int) -> None:
-        """Greet nodes until ``enough`` sites have answered, welcome or refusal, or the deadline has passed."""
+    def greet(self, timing: Timing, *, least: int, enough: int) -> None:
+        """Greet nodes until ``enough`` sites have answered, welcome or refusal, or the time is up.
+
+        Once ``least`` are there, the others have ``timing.grace`` seconds.
+        """
         end = time.monotonic() + timing.deadline
         while True:
             self.step(timing)
+            if len(self.nodes) >= least:
+                end = min(end, time.monotonic() + timing.grace)
+                least = enough + 1  # once
             if len(self.nodes) + len(self.refused) >= enough or time.monotonic() >= end:
                 return
             time.sleep(timing.poll)

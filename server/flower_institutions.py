@@ -126,7 +126,7 @@ class FlowerInstitutions:
             accept=accept,
             timing=self.timing,
             traffic=self.traffic,
-        ).run(self._awaited(bodies), enough)
+        ).run(self._awaited(bodies), least=self._least, enough=enough)
         silent = set(bodies) - set(wave.accepted) - set(wave.refused)
         if len(wave.accepted) < enough and silent:
             log.warning("no reply to %s from %s", action, ", ".join(sorted(silent)))

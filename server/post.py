@@ -49,13 +49,15 @@ class Post(Protocol):
 class Timing:
     """How long to wait, seconds.
 
-    deadline:  for all replies to one question, retries included
+    deadline:  for all replies to one request, retries included
+    grace:     for the others, once as many have answered as the plan needs
     patience:  for one reply before the same bytes are sent again
     rest:      before sending again what the transport could not deliver
     poll:      between two looks for replies
     """
 
     deadline: float = 900.0
+    grace: float = 120.0
     patience: float = 120.0
     rest: float = 5.0
     poll: float = 0.2
@@ -104,22 +106,24 @@ class Exchange(Generic[T]):
     _sent: dict[str, str] = field(default_factory=dict)  # id -> site, of every sending that may still be answered
     _due: dict[str, float] = field(default_factory=dict)  # site -> when to send (again)
 
-    def run(self, awaited: Collection[str], enough: int | None = None) -> Wave[T]:
-        """Send, and send again, until every awaited site or ``enough`` have answered or the deadline has passed.
+    def run(self, awaited: Collection[str], *, least: int, enough: int) -> Wave[T]:
+        """Send, and send again, until every awaited site or ``enough`` have answered or the time is up.
 
-        The other sites' replies count if they come in time.
+        Once ``least`` have answered, the others have ``timing.grace`` seconds. Sites that are not awaited count if they
+        answer in time.
         """
-        most = len(self.bodies) if enough is None else enough
         start = time.monotonic()
         end = start + self.timing.deadline
         self._due = dict.fromkeys(self.bodies, start)
-        while self._open(awaited, most) and (now := time.monotonic()) < end:
+        while self._open(awaited, enough) and (now := time.monotonic()) < end:
             self._send(now, end)
             for sending, data in self.post.pull(list(self._sent)).items():
                 site = self._sent.pop(sending, None)
                 if site is not None and site in self._due:
                     self._receive(site, data)
-            if self._open(awaited, most):
+            if len(self._accepted) >= least:
+                end, least = min(end, time.monotonic() + self.timing.grace), len(self.bodies) + 1  # once
+            if self._open(awaited, enough):
                 time.sleep(self.timing.poll)
         return Wave(accepted=self._accepted, refused={**self._unsettled, **self._refused})
 

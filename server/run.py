@@ -102,8 +102,8 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
     cohort = load_cohort(settings.path)
     request = Request(action="hello", plan=agreed.sha256, run=run)
     directory = Directory(post=post, request=request, known=cohort or settings.known)
-    directory.greet(settings.hello, enough=len(cohort) or agreed.plan.sites.count)
     least = agreed.plan.sites.count - agreed.plan.privacy.dropouts
+    directory.greet(settings.hello, least=least, enough=len(cohort) or agreed.plan.sites.count)
     if not least <= len(directory.nodes) <= agreed.plan.sites.count:
         raise missing(agreed, "hello", len(directory.nodes), directory.refused)
     if not cohort:
@@ -128,7 +128,7 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
 def _agreed_sum(agreed: Agreed, settings: Settings, run: str) -> tuple[SumSpec, Identity]:
     if settings.key is None or not settings.known:
         raise InputError(
-            "a plan with trust = 'secure-sum' without a roster or the coordinator's key found; expected both: sites sum "
+            "trust = 'secure-sum' without a roster or the coordinator's key found; expected both: the sites sum "
             "only with peers and a coordinator that they know. Give the run's configuration roster and key."
         )
     identity = load_identity(settings.key)

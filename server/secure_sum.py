@@ -72,12 +72,15 @@ class SecureSum:
         Raises QuorumError if too few sites answered either exchange, or the sites' own reason.
         """
         batch, refusals = batch_name(questions), {}
+        for over in set(self.heads) - {batch}:  # its sum is in the run's folder
+            self.sum.forget(over)
+            del self.heads[over]
         asking = self.sum.ask(batch, sum(ask.bounds.size for ask in asks))
         if batch not in self.heads:
             body = encode_request(self.request("ask", (self.sum.close_setup(), asking, *questions)))
             refusals = self._collect(batch, dict.fromkeys(sites, body), asks[0].name, send)
-        self._unmask(self.sum.close_masked(), send)
-        opened = self.sum.result()
+        self._unmask(self.sum.close_masked(batch), send)
+        opened = self.sum.result(batch)
         heads = tuple(head_from_json(head) for _, head in sorted(self.heads[batch].items()))
         replies, start = [], 0
         for ask in asks:
@@ -103,8 +106,8 @@ class SecureSum:
         wave = send("ask", bodies, accept, len(bodies))
         if len(wave.accepted) < self.sum.least:
             raise missing(self.agreed, name, len(wave.accepted), wave.refused)
-        self.sum.close_masked()
-        self.heads = {batch: heads}
+        self.sum.close_masked(batch)
+        self.heads[batch] = heads
         self.save()  # before the survivors are named: a second set of survivors would be refused
         return dict(wave.refused)
 

@@ -75,7 +75,7 @@ generations = 2
 [release]
 samples = 20
 """
-QUICK = Timing(deadline=20.0, patience=1.0, rest=0.02, poll=0.005)
+QUICK = Timing(deadline=20.0, grace=20.0, patience=0.2, rest=0.02, poll=0.004)
 
 
 class KilledError(BaseException):
@@ -84,11 +84,16 @@ class KilledError(BaseException):
 
 @dataclasses.dataclass(kw_only=True)
 class Office:
-    """A post over stations in this process. ``taps`` see and may change what happens to a letter."""
+    """A post over stations in this process.
+
+    absent:  nodes whose process is gone: Flower says so
+    silent:  nodes that look alive, but nothing gets there or back, and nobody says so
+    taps:    see every letter and reply, and may change their fate: "pass", "drop", "double"
+    """
 
     stations: dict[int, Callable[[str, bytes], bytes]]
     absent: set[int] = dataclasses.field(default_factory=set)
-    silent: set[int] = dataclasses.field(default_factory=set)  # looks alive; no reply ever comes
+    silent: set[int] = dataclasses.field(default_factory=set)
     dead: bool = False  # the coordinator
     on_request: Callable[[int, str, bytes], str] = lambda *_: "pass"
     on_reply: Callable[[int, str, bytes], str] = lambda *_: "pass"
@@ -118,29 +123,23 @@ class Office:
             return {one: self._come.pop(one) for one in ids if one in self._come}
 
     def _carry(self, one: str, letter: Any) -> None:
-        node, action = letter.node, letter.action
-        for _ in range(2 if self._decided(self.on_request, self.requests, letter, letter.data) == "double" else 1):
-            if node in self.silent or self._last == "drop":
-                return
-            if node in self.absent:
-                self._arrive(one, None)
-                return
-            try:
-                reply = self.stations[node](action, letter.data)
-            except KilledError:
-                if node not in self.silent:
-                    self._arrive(one, None)  # Flower notices, sooner or later
-                return
-            if node in self.silent or self._decided(self.on_reply, self.replies, letter, reply) == "drop":
-                continue
-            self._arrive(one, None if node in self.absent else reply)
+        self.requests.append((letter.node, letter.action, letter.data))
+        fate = self.on_request(letter.node, letter.action, letter.data)
+        for _ in range({"drop": 0, "double": 2}.get(fate, 1)):
+            reply = self._answered(letter)
+            if letter.node not in self.silent and reply != b"dropped":
+                self._arrive(one, reply)
 
-    _last: str = "pass"
-
-    def _decided(self, tap: Any, book: list[Any], letter: Any, data: bytes) -> str:
-        book.append((letter.node, letter.action, data))
-        self._last = tap(letter.node, letter.action, data)
-        return self._last
+    def _answered(self, letter: Any) -> bytes | None:
+        node = letter.node
+        if node in self.absent or node in self.silent:
+            return None
+        try:
+            reply = self.stations[node](letter.action, letter.data)
+        except KilledError:
+            return None
+        self.replies.append((node, letter.action, reply))
+        return b"dropped" if self.on_reply(node, letter.action, reply) == "drop" else reply
 
     def _arrive(self, one: str, data: bytes | None) -> None:
         with self._lock:
@@ -158,6 +157,7 @@ class Town:
     draws: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
     offices: list[Office] = dataclasses.field(default_factory=list)
     text: str = PLAN
+    noise: Any = system_noise
     sites: tuple[str, ...] = SITES
 
     def agreed(self, changes: Mapping[str, Any] | None = None) -> Agreed:
