@@ -45,7 +45,7 @@ class NodeKey:
 def create_authority(name: str) -> Authority:
     """Return a new authority that may sign server certificates and no further authority."""
     key = ec.generate_private_key(ec.SECP384R1())
-    subject = _name(f"{name} authority")
+    subject = _name(f"authority of {name}")
     builder = (
         _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -62,11 +62,12 @@ def issue_server(authority: Authority, hosts: Sequence[str]) -> tuple[bytes, byt
     """
     if not hosts:
         raise InputError("no host found for the server certificate; expected the names under which sites reach it.")
+    names = [_alternative(host) for host in hosts]
     key = ec.generate_private_key(ec.SECP384R1())
     issuer = authority.certificate.subject
     builder = (
         _builder(_name(hosts[0]), issuer, key.public_key(), SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -120,13 +121,18 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])  # X.520's upper bound
+    short = common.encode()[:64].decode(errors="ignore")  # X.520's upper bound, in bytes
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)])
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+    now = _now()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

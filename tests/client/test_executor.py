@@ -1,4 +1,4 @@
-"""The site's executor against Flower's own Runtime API: permitted bundles are answered, all others refused by a code."""
+"""The site's executor against Flower's own Runtime API: permitted bundles are answered, others refused by a code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVIL = "import pathlib; pathlib.Path({marker!r}).write_text('ran')\n"
 
 
 @pytest.fixture
-def node(tmp_path, monkeypatch):
+def node(tmp_path, monkeypatch):  # noqa: PLR0915 - one SuperNode without its network, set up step by step
     """Return a function that hands a SuperNode one message under a bundle and returns the executor's reply."""
     pytest.importorskip("flwr")
     import uvicorn
