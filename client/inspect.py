@@ -17,6 +17,7 @@ from patevolve.shared.data.load import columns_of, encode_piece, npz_images, rea
 from patevolve.shared.data.manifest import find
 from patevolve.shared.data.names import shown
 from patevolve.shared.data.parquet import Cells, pieces
+from patevolve.shared.data.records import Records
 from patevolve.shared.data.survey import SiteCount, Survey, Surveyor
 from patevolve.shared.data.target import target_of
 from patevolve.shared.errors import DataError
@@ -142,30 +143,34 @@ def _read_table(
     before = 0
     for cells in pieces(path, columns_of(data.columns, layout)):
         count = len(cells[layout.label])
-        good, faults = _good_rows(cells, data, layout, before)
-        for row, reason in faults:
-            lists.refuse(f"data row {row + 1}", reason)
-        if len(good):
-            kept = {name: [column[row] for row in good] for name, column in cells.items()} if faults else cells
-            records = encode_piece(kept, data.columns, layout, before)
-            sites = kept[layout.site] if layout.site else [""] * len(good)
-            surveyor.add_rows(records.values, records.classes, records.units.tolist(), [name.strip() for name in sites])
+        records = _encoded(cells, data, layout, before)
+        if records is None:  # row by row, to name each one at fault
+            good, faults = _good_rows(cells, data, layout, before)
+            for row, reason in faults:
+                lists.refuse(f"data row {row + 1}", reason)
+            cells = {name: [column[row] for row in good] for name, column in cells.items()}  # noqa: PLW2901 - the good ones
+            records = _encoded(cells, data, layout, before) if good else None
+        if records is not None:
+            sites = [name.strip() for name in cells[layout.site]] if layout.site else []
+            surveyor.add_rows(records.values, records.classes, records.units.tolist(), sites)
         before += count
         tick()
 
 
+def _encoded(cells: Cells, data: Data, layout: Layout, before: int) -> Records | None:
+    """Return the records of some rows, or None if any of them is at fault."""
+    if layout.site and not all(name.strip() for name in cells[layout.site]):
+        return None
+    try:
+        return encode_piece(cells, data.columns, layout, before)
+    except DataError:
+        return None
+
+
 def _good_rows(cells: Cells, data: Data, layout: Layout, before: int) -> tuple[list[int], list[tuple[int, str]]]:
     """Return which rows of a piece can be encoded, and the others with the reason, numbered within the file."""
-    count = len(cells[layout.label])
-    try:
-        encode_piece(cells, data.columns, layout, before)
-    except DataError:
-        pass
-    else:
-        if not layout.site or all(name.strip() for name in cells[layout.site]):
-            return list(range(count)), []
     good, faults = [], []
-    for row in range(count):
+    for row in range(len(cells[layout.label])):
         one = {name: [column[row]] for name, column in cells.items()}
         try:
             encode_piece(one, data.columns, layout, before + row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ def _bin(column: Column, cell: str, row: int) -> int:
     if not math.isfinite(number):
         raise DataError(f"column {column.name!r}, data row {row + 1}: {cell!r} found; expected a finite number.")
     # Values outside the public bounds fall into the outermost bins.
-    return int(np.clip(np.searchsorted(column.edges, number, side="right") - 1, 0, len(column.edges) - 2))
+    return min(max(bisect.bisect_right(column.edges, number) - 1, 0), len(column.edges) - 2)
 
 
 def decode_column(column: Column, codes: NDArray[np.int64], uniforms: NDArray[np.float64]) -> list[str]:

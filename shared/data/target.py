@@ -6,6 +6,7 @@ step is a function of one image and the plan, so that no record moves another.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,6 +97,9 @@ def convert(frame: Frame, target: Target, where: str) -> tuple[NDArray[np.uint8]
             f"{where}: a pixel that is NaN or infinite found; expected numbers. Correct or remove the file."
         )
     span = _span(frame, target, where)
+    if values.dtype == np.uint8 and values.shape == (target.height, target.width) and span == (0.0, 255.0):
+        done = 255 - values if frame.invert else values.copy()
+        return done, ["inverted, for its least value is white"] * frame.invert + _doubts(values, done)
     if values.ndim == 3:
         values = values @ GREY
         steps.append("colour to grey")
@@ -135,7 +139,7 @@ def _scaled(values: NDArray[Any], span: tuple[float, float]) -> tuple[NDArray[np
 
 
 def _doubts(before: NDArray[Any], after: NDArray[np.uint8]) -> list[str]:
-    levels = len(np.unique(after))
+    levels = np.count_nonzero(np.bincount(after.ravel(), minlength=256))
     if levels == 1:
         return ["doubt: one grey level only"]
     if levels < FEW_LEVELS and before.dtype.itemsize > 1 and len(np.unique(before)) > 2 * levels:
@@ -163,6 +167,7 @@ def resample(levels: NDArray[np.float64], height: int, width: int) -> NDArray[np
     return np.asarray(rows @ levels @ columns.T)
 
 
+@functools.lru_cache(maxsize=64)
 def _weights(before: int, after: int) -> NDArray[np.float64]:
     scale = before / after
     reach = max(1.0, scale)
