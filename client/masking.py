@@ -1,6 +1,7 @@
 """The site's side of the secure sum on the disk: its roster of peers, and its state, stored before a byte leaves.
 
-The roster is the site's own copy of who takes part: every site's public key and the coordinator's. A coordinator that
+The roster is the site's own copy of who takes part: every site's public key and the coordinator's (there, or in what
+the coordinator handed over). A coordinator that
 invents a peer, or leaves one out of the agreement, has another roster, and nothing that it sends is taken.
 """
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patevolve.client.home import SiteHome
-from patevolve.shared.errors import MessageError, ParameterError, PolicyError
+from patevolve.client.joined import read_joined
+from patevolve.shared.errors import InputError, MessageError, ParameterError, PolicyError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
 from patevolve.shared.secagg.site import SiteSum, store_name
@@ -38,8 +40,9 @@ def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
     path = home.path / ROSTER
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        sites, coordinator = dict(found["sites"]), found["coordinator"]
-    except (OSError, ValueError, KeyError, TypeError) as reason:
+        sites = dict(found["sites"])
+        coordinator = found["coordinator"] if "coordinator" in found else read_joined(home.path).coordinator
+    except (OSError, ValueError, KeyError, TypeError, InputError) as reason:
         raise PolicyError(
             f"{path} cannot be read ({type(reason).__name__}); expected the public keys of all sites and of the "
             f"coordinator, compared with them by a trusted way. Without it nothing is summed."
