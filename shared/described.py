@@ -106,7 +106,7 @@ def _distributions(plan: Plan, released: Released) -> list[dict[str, Any]]:
             f"{a:g} to {b:g}" for a, b in zip(column.edges, column.edges[1:], strict=False)
         ]
         labels += ["missing"] if column.missing else []
-        codes = _codes(released, position, len(plan.data.columns), plan)
+        codes = _codes(released, position, plan)
         series = {}
         for cls, name in enumerate(plan.data.classes):
             own = codes[released.samples.classes == cls]
@@ -117,9 +117,8 @@ def _distributions(plan: Plan, released: Released) -> list[dict[str, Any]]:
     return found
 
 
-def _codes(released: Released, position: int, columns: int, plan: Plan) -> Any:
+def _codes(released: Released, position: int, plan: Plan) -> Any:
     start = sum(column.levels for column in plan.data.columns[:position])
-    del columns
     return np.argmax(released.features[:, start : start + plan.data.columns[position].levels], axis=1)
 
 

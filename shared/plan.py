@@ -6,7 +6,9 @@ never a field. Device settings (threads, batch sizes) are elsewhere and can chan
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,6 +19,13 @@ from patevolve.shared.schema import Column
 
 FORMAT = 1
 MAX_CANDIDATES = 100_000
+QUESTION_KEYS: Mapping[str, tuple[str, ...]] = {  # beside ``share``
+    "counts": (),
+    "prototypes": ("contrast",),
+    "neighbours": ("times", "candidates", "nearest"),
+    "labels": ("candidates", "teachers"),
+    "score": (),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,9 +296,8 @@ def _check_questions(plan: Plan) -> None:
     shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
     if not math.fsum(shares) <= 1.0 + 1e-9:
         raise PlanError(f"the shares of [questions] add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
-    for kind in ("counts", "prototypes", "labels", "score"):
-        if getattr(q, kind).times != 1:
-            raise PlanError(f"questions.{kind}.times = {getattr(q, kind).times} found; it is asked once. Remove it.")
+    for kind, used in QUESTION_KEYS.items():
+        _check_keys(kind, getattr(q, kind), used)
     _check_population(plan)
     if q.neighbours.share:
         _check_neighbours(plan)
@@ -299,6 +307,13 @@ def _check_questions(plan: Plan) -> None:
         raise PlanError("release.labels = 'pate' without a share for questions.labels; give it one.")
     if q.score.share and not plan.data.hold_out:
         raise PlanError("questions.score needs data.hold_out > 0: it is asked of held-out units alone.")
+
+
+def _check_keys(kind: str, asking: Asking, used: tuple[str, ...]) -> None:
+    for key in dataclasses.fields(asking):
+        value = getattr(asking, key.name)
+        if key.name not in ("share", *used) and value != key.default:
+            raise PlanError(f"questions.{kind}.{key.name} = {value} found; that question has no use for it. Remove it.")
 
 
 def _check_population(plan: Plan) -> None:

@@ -47,8 +47,8 @@ def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method:
         (
             "δ",
             (
-                f"δ = {privacy.delta:g}, below one in the number of units; the noise sampler's distance from its ideal "
-                f"law adds {sampler_delta:.1e}."
+                f"δ = {privacy.delta:g}, below one in the units of each site and in the plan's expected total; the "
+                f"noise sampler's distance from its ideal law adds {sampler_delta:.1e}."
             ),
         ),
         ("Accounting", f"Rényi differential privacy; converted by {CONVERSION}, best order {spent.order:g}."),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from patevolve.shared.plan import Agreed
+from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import accountant, tight, viewers
 from patevolve.shared.privacy.events import Event
 from patevolve.shared.privacy.planner import spend
@@ -110,6 +110,13 @@ def _parts(agreed: Agreed) -> list[dict[str, Any]]:
     return parts
 
 
+def _twice(plan: Plan, seen: Exposure) -> Any:
+    """Return the curve of a unit with a ballot at two sites: one sum moves twice as far, two answers cost twice."""
+    if plan.privacy.trust == "each-site":
+        return 2 * viewers.record_curve(seen)
+    return viewers.patient_curve(seen, sites=2)
+
+
 def _viewers(agreed: Agreed, events: Sequence[Event]) -> list[dict[str, Any]]:
     plan = agreed.plan
     delta, colluders = plan.privacy.delta, plan.privacy.colluders
@@ -129,7 +136,7 @@ def _viewers(agreed: Agreed, events: Sequence[Event]) -> list[dict[str, Any]]:
         row(
             "coordinator",
             f"{unit} at 2 sites",
-            viewers.patient_curve(seen, sites=2),
+            _twice(plan, seen),
             "the same person at two sites of the run",
         )
         if plan.sites.count > 1
