@@ -33,7 +33,9 @@ def split(secrets: Bytes, *, threshold: int, holders: int) -> Bytes:
     limbs = secrets.reshape(-1).view("<u2")
     if limbs.size and int(limbs.max()) >= PRIME:
         raise ParameterError("a secret with a limb of 65521 or more found; make secrets by random_secrets or to_field.")
-    coefficients = np.concatenate([limbs[None, :], _uniform((threshold - 1) * limbs.size).reshape(-1, limbs.size)])
+    coefficients = np.concatenate(
+        [limbs[None, :], _uniform((threshold - 1) * limbs.size).reshape(threshold - 1, limbs.size)]
+    )
     return _modulo(_powers(holders, threshold) @ coefficients.astype(np.float64)).reshape(holders, -1, SECRET)
 
 
