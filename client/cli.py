@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from patevolve.client import deploy_cli
 from patevolve.client import policy as policies
+from patevolve.client.audit_cli import audit_command
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.shared.cli import EPILOG, FORMAT, say
@@ -28,7 +29,7 @@ def commands() -> list[click.Command]:
     """Return the client's commands for the ``patevolve`` command line."""
     for command in deploy_cli.commands():
         client.add_command(command)
-    return [demo, local, simulated, client]
+    return [demo, local, simulated, audit_command, client]
 
 
 @click.command(context_settings=SETTINGS, epilog="Example: patevolve demo heart --epsilon 1")
