@@ -3,8 +3,8 @@
     python benchmarks/streaming.py [--images 20000] [--rows 5000000] [--folder FOLDER]
 
 Each measurement is a process of its own; its peak memory and processor time are what the operating system reports.
-The plain loop is what a torch ``Dataset`` does in ``__getitem__`` (open, to grey, to an array, encode) with the results collected in a list;
-if torch is installed, it is run through a ``DataLoader`` as well. All share one encoder: means of 8 × 8 blocks, or
+The plain loop is what a torch ``Dataset`` does in ``__getitem__`` (open, to grey, to an array, encode), its results
+collected in a list; if torch is installed, it is run through a ``DataLoader`` as well. All share one encoder: means of 8 × 8 blocks, or
 one-hot rows. Files are made once and read warm by all, so decoding and not the disk is compared.
 """
 
