@@ -4,8 +4,8 @@
 
 Each measurement is a process of its own; its peak memory and processor time are what the operating system reports.
 The plain loop is what a torch ``Dataset`` does in ``__getitem__`` (open, to grey, to an array, encode), its results
-collected in a list; if torch is installed, it is run through a ``DataLoader`` as well. All share one encoder: means of 8 × 8 blocks, or
-one-hot rows. Files are made once and read warm by all, so decoding and not the disk is compared.
+collected in a list; if torch is installed, it is run through a ``DataLoader`` as well. All share one encoder: means of
+8 × 8 blocks, or one-hot rows. Files are made once and read warm by all, so decoding and not the disk is compared.
 """
 
 from __future__ import annotations
