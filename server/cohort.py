@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patevolve.server.post import Letter, Post, Timing
+from patevolve.server.post import Letter, Post, Timing, Traffic
 from patevolve.shared.envelopes import OK, Request, Welcome, decode_response, decode_welcome, encode_request
 from patevolve.shared.errors import (
     BudgetError,
@@ -44,6 +44,7 @@ class Directory:
     post: Post
     request: Request
     known: Mapping[str, str]
+    traffic: Traffic = field(default_factory=Traffic)
     nodes: dict[str, int] = field(default_factory=dict)  # site -> node
     keys: dict[str, str] = field(default_factory=dict)  # site -> public key
     refused: dict[str, str] = field(default_factory=dict)  # site, or node without a name -> code
@@ -56,13 +57,15 @@ class Directory:
 
         Once ``least`` are there, the others have ``timing.grace`` seconds.
         """
-        end = time.monotonic() + timing.deadline
+        start = time.monotonic()
+        end = start + timing.deadline
         while True:
             self.step(timing)
             if len(self.nodes) >= least:
                 end = min(end, time.monotonic() + timing.grace)
                 least = enough + 1  # once
             if len(self.nodes) + len(self.refused) >= enough or time.monotonic() >= end:
+                log.info("hello: %d sites in %.1f s", len(self.nodes), time.monotonic() - start)
                 return
             time.sleep(timing.poll)
 
@@ -90,6 +93,8 @@ class Directory:
     def _take(self, node: int, data: bytes, again: float) -> None:
         try:
             response = decode_response(data, "hello")
+            self.traffic.note(self.traffic.up, response.site, "hello", len(data))
+            self.traffic.note(self.traffic.down, response.site, "hello", len(encode_request(self.request)))
             if response.codes != (OK,):
                 code = response.codes[0] if response.codes else MessageError.code
                 log.warning("%s refused the run: %s", response.site or f"node {node}", code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -118,6 +119,7 @@ class FlowerInstitutions:
     def _send(
         self, action: Action, bodies: Mapping[str, bytes], accept: Callable[[str, Response], T], enough: int
     ) -> Wave[T]:
+        start = time.monotonic()
         wave = Exchange(
             post=self.post,
             action=action,
@@ -127,6 +129,7 @@ class FlowerInstitutions:
             timing=self.timing,
             traffic=self.traffic,
         ).run(self._awaited(bodies), least=self._least, enough=enough)
+        log.info("%s: %d of %d sites in %.1f s", action, len(wave.accepted), len(bodies), time.monotonic() - start)
         silent = set(bodies) - set(wave.accepted) - set(wave.refused)
         if len(wave.accepted) < enough and silent:
             log.warning("no reply to %s from %s", action, ", ".join(sorted(silent)))

@@ -122,6 +122,7 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
         post=post,
         directory=directory,
         timing=settings.timing,
+        traffic=directory.traffic,
     )
 
 
