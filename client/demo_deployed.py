@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from patevolve.client import demo, policy
-from patevolve.client.joining import free_port, take_over
+from patevolve.client.home import open_home
+from patevolve.client.joining import free_port, take_over, take_peers
 from patevolve.client.simulate import simulate
 from patevolve.client.study import RESERVE, found_sites
 from patevolve.shared.data.records import Records
@@ -86,6 +87,11 @@ def found_deployment(out: Path, agreed: Agreed, train: Mapping[str, Records], ch
         take_over(Path(folder), home, data)
         write_atomic(home / policy.FILE, policy.draft(site, agreed, reserve=RESERVE).encode())
         homes[site] = home
+    keys = {site: open_home(home, site=site).identity.public_key for site, home in homes.items()}
+    for home in homes.values():  # each knows the others: what people compare by telephone, done in one process here
+        take_peers(home, keys)
+    for number, (site, key) in enumerate(keys.items(), 1):
+        _said(out, children, f"pin-{number}", ["server", "pin", str(out / COORDINATOR), "--site", site, "--key", key])
     return homes
 
 

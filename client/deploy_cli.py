@@ -12,7 +12,7 @@ import click
 from patevolve.client import policy as policies
 from patevolve.client.joined import read_joined
 from patevolve.shared.cli import EPILOG, FORMAT, say
-from patevolve.shared.errors import PatevolveError
+from patevolve.shared.errors import PatevolveError, PolicyError
 from patevolve.shared.privacy.ledger import Ledger
 from patevolve.shared.processes import Children, Stopped, ending_on_signals
 
@@ -29,7 +29,7 @@ UNSAFE = click.option(
 
 def commands() -> list[click.Command]:
     """Return the commands to be added to ``patevolve client``."""
-    return [join, start, status, doctor, answer]
+    return [join, key, peers, start, status, doctor, answer]
 
 
 @click.command(
@@ -50,6 +50,39 @@ def join(folder: Path, home: Path, data: Path, form: str) -> None:
     said = {"site": joined.site, "home": str(home), "plan": joined.plan, "address": joined.address, "next": steps}
     words = [f"Joined as {joined.site!r}: plan {agreed.plan.name!r}, SHA-256 {joined.plan}.", "Next:"]
     say(form, said, "\n".join([*words, *(f"  {step}" for step in steps)]))
+
+
+@click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client key --home site/\n\n{EPILOG}")
+@HOME
+@FORMAT
+def key(home: Path, form: str) -> None:
+    """Show the site's public key, to be told to the coordinator by another way; the first time, the key is made."""
+    from patevolve.client.home import open_home  # noqa: PLC0415 - this command alone
+
+    opened = open_home(home)
+    say(form, {"site": opened.policy.site, "public_key": opened.identity.public_key}, opened.identity.public_key)
+
+
+@click.command(
+    context_settings=SETTINGS, epilog=f"Example: patevolve client peers roster.json --home site/\n\n{EPILOG}"
+)
+@click.argument("roster", type=PATH)
+@HOME
+@click.option("--yes", is_flag=True, help="Keep the roster without asking.")
+@FORMAT
+def peers(roster: Path, home: Path, form: str, *, yes: bool) -> None:
+    """Show the other sites' public keys and keep them: in a secure sum, the site sums with these peers alone."""
+    from patevolve.client import joining  # noqa: PLC0415 - this command alone
+    from patevolve.client.home import open_home  # noqa: PLC0415 - the same
+    from patevolve.shared.plan import read_plan  # noqa: PLC0415 - the same
+
+    sites = joining.read_peers(roster, open_home(home), read_plan(home / joining.PLAN))
+    if form == "text":
+        click.echo("\n".join(f"{site}: {public}" for site, public in sites.items()))
+    if not yes and not click.confirm("Have you compared these keys with the sites by another way?", err=form == "json"):
+        raise PolicyError("the roster was not taken; nothing was written.")
+    joining.take_peers(home, sites)
+    say(form, {"sites": sites}, f"{len(sites)} sites kept in {home / joining.ROSTER}.")
 
 
 @click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client start --home site/\n\n{EPILOG}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from cryptography import x509
 
 from patevolve.client.approved import install_plan
 from patevolve.client.executor import check_flower
+from patevolve.client.home import SiteHome
 from patevolve.client.joined import FILE, Joined, joined_text, read_joined
+from patevolve.client.masking import ROSTER
 from patevolve.shared.errors import InputError, LedgerError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed, read_plan
@@ -61,6 +64,28 @@ def take_over(folder: Path, home: Path, data: Path) -> tuple[Joined, Agreed]:
     install_plan(home, agreed)
     write_atomic(home / FILE, joined_text(kept).encode())
     return kept, agreed
+
+
+def read_peers(path: Path, home: SiteHome, agreed: Agreed) -> dict[str, str]:
+    """Return the sites and their public keys of a roster. Raises InputError unless this site is rightly among them."""
+    try:
+        sites = {str(k): str(v) for k, v in json.loads(_read(path))["sites"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        raise InputError(f"{path} is no roster ({reason}); expected the roster.json of the coordinator.") from reason
+    if len(sites) != agreed.plan.sites.count:
+        raise InputError(
+            f"{path} lists {len(sites)} sites; the plan is for {agreed.plan.sites.count}. Ask for its own."
+        )
+    if sites.get(home.policy.site) != home.identity.public_key:
+        raise InputError(
+            f"{path} lacks the key of {home.policy.site!r}; expected {home.identity.public_key}. Tell the coordinator."
+        )
+    return sites
+
+
+def take_peers(home: Path, sites: Mapping[str, str]) -> None:
+    """Keep the roster that the site has compared: from now on it sums with these peers alone."""
+    write_atomic(home / ROSTER, (json.dumps({"sites": dict(sites)}, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _read(path: Path) -> bytes:

@@ -164,15 +164,14 @@ def _described(folder: Path, made: Deployment) -> dict[str, Any]:
 
 def _carry_out(folder: Path, timeout: float, name: str) -> dict[str, Any]:
     """Submit a Flower run and return how the app in it ended. Raises RunFailedError if it did not say."""
-    deployment, _ = read_deployment(folder)
+    deployment, agreed = read_deployment(folder)
     if not processes.reachable(deployment):
         raise ProcessError(
             f"nothing listens on {deployment.bind}; expected the SuperLink. `patevolve server start` it."
         )
     (folder / RUN / STATUS).unlink(missing_ok=True)
-    pinned = set(handover.pinned_keys(folder)) == set(deployment.sites)
-    roster = str((folder / handover.ROSTER).absolute()) if pinned else ""
-    number = processes.submit(folder, {"run": name, "roster": roster})
+    handover.check_roster(folder, deployment, agreed)
+    number = processes.submit(folder, {"run": name})
     deadline, still = time.monotonic() + timeout, 0
     try:
         while time.monotonic() < deadline:

@@ -169,6 +169,17 @@ def pinned_keys(path: Path) -> dict[str, str]:
         raise InputError(f"{path / ROSTER} cannot be read as a list of sites ({reason}); restore it.") from reason
 
 
+def check_roster(path: Path, deployment: Deployment, agreed: Agreed) -> None:
+    """Raise InputError where some sites' keys are pinned and others are not, or where a secure sum lacks them."""
+    left = [site for site in deployment.sites if site not in pinned_keys(path)]
+    needed = agreed.plan.privacy.trust == "secure-sum" or (path / ROSTER).exists()
+    if left and needed:
+        raise InputError(
+            f"the keys of {', '.join(left)} are not pinned; expected those of all sites in {path / ROSTER}. Ask each "
+            f"site for its key (`patevolve client key`) and `patevolve server pin` it; then send every site the roster."
+        )
+
+
 def toml_text(value: Deployment) -> str:
     """Return the TOML text of a deployment; JSON's strings and lists of strings are TOML's as well."""
     names = Deployment.__dataclass_fields__

@@ -212,15 +212,26 @@ def test_a_run_that_does_not_end_is_waited_for_no_longer_than_asked(made, flower
     assert call("server", "run", folder, "--timeout", "1").exit_code == 12
 
 
-def test_the_roster_is_used_only_once_every_key_is_pinned(made, flower):
+def test_a_roster_is_whole_or_not_there(made, flower):
     folder, _ = made
     flower.says = {"state": "finished", "exit_code": 0}
+    assert call("server", "run", folder).exit_code == 0
     assert call("server", "pin", folder, "--site", "A", "--key", "a" * 64).exit_code == 0
-    assert call("server", "resume", folder).exit_code == 2
-    call("server", "run", folder)
+    refused = call("server", "resume", folder)
+    assert refused.exit_code == 2
+    assert "Häuser 2" in refused.output
     assert call("server", "pin", folder, "--site", "Häuser 2", "--key", "b" * 64).exit_code == 0
-    call("server", "resume", folder)
-    assert [bool(settings["roster"]) for settings in flower.submitted] == [False, True]
+    assert call("server", "resume", folder).exit_code == 0
+    assert len(flower.submitted) == 2
+
+
+def test_a_secure_sum_needs_the_roster(plan, tmp_path, flower):
+    plan.write_text(PLAN.replace("delta = 1e-5", 'delta = 1e-5\ntrust = "secure-sum"'))
+    folder = tmp_path / "masked"
+    made = call("server", "init", folder, "--plan", plan, "--host", "h", "--site", "A", "--site", "B")
+    assert made.exit_code == 0, made.output
+    assert call("server", "run", folder).exit_code == 2
+    assert not flower.submitted
 
 
 @pytest.mark.parametrize(("site", "key"), [("C", "a" * 64), ("A", "a" * 63), ("A", "G" * 64), ("A", "b" * 64)])
