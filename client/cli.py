@@ -14,10 +14,12 @@ from patevolve.client import policy as policies
 from patevolve.client.audit_cli import audit_command
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
+from patevolve.client.stored_index import embed_data, index_key
 from patevolve.shared.cli import EPILOG, FORMAT, say
+from patevolve.shared.data.index import Index
 from patevolve.shared.errors import DataError, InputError, PolicyError
 from patevolve.shared.files import write_new
-from patevolve.shared.plan import read_plan
+from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.rounds import Generation
 from patevolve.shared.tools import tools_of
 
@@ -73,10 +75,17 @@ def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, 
     "--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder: policy and ledger."
 )
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
+@click.option("--index", type=PATH, default=None, help="Embed data too large for memory into this folder, once.")
 @FORMAT
-def local(plan: Path, data: Path, home: Path, out: Path | None, form: str) -> None:
+def local(plan: Path, data: Path, home: Path, out: Path | None, index: Path | None, form: str) -> None:  # noqa: PLR0917 - click passes by name
     """Run a plan at one institution, offline: no network, no coordinator."""
     agreed = read_plan(plan)
+    if index is not None:
+        policy = policies.read_policy(home / policies.FILE)
+        policies.check_plan(policy, agreed)
+        source = _embedded(data, agreed, index, index_key(home, policy), form)
+        _run(plan, {policy.site: source}, {policy.site: home}, out, form, mode="local")
+        return
     records = load_records(data, agreed.plan)
     if len(records) != 1:
         raise DataError(f"{len(records)} sites found in {data.name}; the local mode is for one. Use simulate.")
@@ -149,6 +158,12 @@ def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: 
             raise PolicyError("the plan was not approved; nothing was written.")
     write_new(path, policies.draft(site, agreed, reserve=reserve).encode())
     say(form, {"policy": str(path), "plan": describe(agreed)}, f"Wrote {path}. Edit it to permit less.")
+
+
+def _embedded(data: Path, agreed: Agreed, folder: Path, key: bytes | None, form: str) -> Index:
+    encoder = tools_of(agreed.plan).encoder
+    with tqdm(desc="embed", unit="chunk", disable=_quiet(form)) as bar:
+        return embed_data(data, agreed, encoder, folder, key=key, tick=bar.update)
 
 
 def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, form: str, *, mode: str) -> None:

@@ -12,8 +12,10 @@ from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, render_once
 from patevolve.client.policy import SitePolicy, check_plan
 from patevolve.client.private_index import PrivateIndex, build_index
+from patevolve.client.stored_index import read_index
 from patevolve.client.teachers import check_shards, teach
 from patevolve.shared import rounds
+from patevolve.shared.data.index import Index
 from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.target import target_of
@@ -47,10 +49,10 @@ def load_records(path: Path, plan: Plan) -> dict[str, Records]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One institution of an in-process run: its folder and its records."""
+    """One institution of an in-process run: its folder and its records, in memory or embedded on its disk."""
 
     home: SiteHome
-    records: Records
+    records: Records | Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def system_noise(site: str, question_sha256: str) -> NoiseSource:
     return SystemNoise()
 
 
-def open_sites(homes: Mapping[str, Path], records: Mapping[str, Records], agreed: Agreed) -> dict[str, Site]:
+def open_sites(homes: Mapping[str, Path], records: Mapping[str, Records | Index], agreed: Agreed) -> dict[str, Site]:
     """Return the sites, each under its own policy. Raises PolicyError or DataError before anything is charged."""
     if len(records) != agreed.plan.sites.count:
         raise DataError(
@@ -152,10 +154,13 @@ def simulate(
     )
 
 
-def index_of(home: SiteHome, records: Records, plan: Plan, tools: Tools) -> PrivateIndex:
+def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools) -> PrivateIndex:
     """Return what the site votes with. Raises DataError or PolicyError, before any charge, if it cannot take part."""
-    index = build_index(records, plan, tools.encoder, home.secret)
     policy = home.policy
+    if isinstance(records, Index):
+        index = read_index(records, plan, home.secret, site=policy.site if plan.data.site else "", alone=True)
+    else:
+        index = build_index(records, plan, tools.encoder, home.secret)
     if index.units < policy.minimum_units:
         raise PolicyError(f"{policy.site}: {index.units} units found; the policy asks for {policy.minimum_units}.")
     if choose_labels(plan).method == "pate":

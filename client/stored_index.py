@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.client.home import SiteHome
+from patevolve.client.policy import SitePolicy
 from patevolve.client.private_index import PrivateIndex, Voters, checked_units
 from patevolve.shared.data.index import KEY_BYTES, Index, Piece, build, open_index, pieces_of
 from patevolve.shared.data.layout import Layout
@@ -23,18 +23,18 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import content, held_out, kept_rows
 from patevolve.shared.data.target import target_of
 from patevolve.shared.errors import DataError, PolicyError
-from patevolve.shared.plan import Agreed, Data
+from patevolve.shared.plan import Agreed, Data, Plan
 from patevolve.shared.protocols import Encoder
 from patevolve.shared.votes.ballots import Electorate
 
 FILES = 256  # files in one chunk
 
 
-def index_key(home: SiteHome) -> bytes | None:
+def index_key(home: Path, policy: SitePolicy) -> bytes | None:
     """Return the key that the site's policy names for its index, or None. Raises PolicyError if it cannot be used."""
-    if not home.policy.index_key:
+    if not policy.index_key:
         return None
-    path = home.path / home.policy.index_key
+    path = home / policy.index_key
     try:
         key = path.read_bytes()
     except OSError as reason:
@@ -152,14 +152,21 @@ def _piece(
     )
 
 
-def read_index(index: Index, agreed: Agreed, secret: bytes, *, site: str = "") -> PrivateIndex:
+def read_index(index: Index, plan: Plan, secret: bytes, *, site: str = "", alone: bool = False) -> PrivateIndex:
     """Return what a site votes with from its index: the same units, classes and features as from memory.
+
+    site:   whose records are taken, of an index with a site column
+    alone:  refuse an index that holds another site's records as well
 
     Raises DataError, before any charge, if the site's records cannot take part.
     """
-    plan, parts = agreed.plan, []
+    parts = []
     for piece in pieces_of(index):
         own = piece.sites == site
+        if alone and not own.all():
+            raise DataError(
+                f"records of another site than {site!r} found in the index; expected one site's. Use simulate."
+            )
         parts.append((piece.features[own], piece.classes[own], piece.units[own], piece.contents[own]))
     if not parts:
         raise DataError("the index holds no record; expected at least one.")

@@ -88,9 +88,9 @@ def go(tmp_path):
     group.add_command(local)
     assert isinstance(group, click.Group)
 
-    def run(data):
+    def run(data, *more):
         words = ["local", str(tmp_path / "plan.toml"), "--data", str(data), "--home", str(tmp_path / "home")]
-        return CliRunner().invoke(group, [*words, "--out", str(tmp_path / "run"), "--format", "json"])
+        return CliRunner().invoke(group, [*words, "--out", str(tmp_path / "run"), "--format", "json", *more])
 
     return run
 
@@ -135,3 +135,28 @@ def test_a_mixed_folder_becomes_one_mode_and_runs(tmp_path, go):
     done = go(folder)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "run" / "release").is_dir()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_run_from_an_index_on_the_disk_ends_as_one_from_memory(tmp_path, go, sealed):
+    folder, policy = mixed(tmp_path / "images"), tmp_path / "home" / "policy.toml"
+    if sealed:
+        policy.write_text('index_key = "index.key"\n' + policy.read_text())
+        (tmp_path / "home" / "index.key").write_bytes(b"k" * 32)
+    done = go(folder, "--index", str(tmp_path / "home" / "index"))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "release").is_dir()
+    assert sum(path.suffix == ".sealed" for path in (tmp_path / "home" / "index").iterdir()) == int(sealed)
+
+
+def test_an_index_is_not_made_for_a_plan_that_the_policy_does_not_permit(tmp_path, go):
+    (tmp_path / "plan.toml").write_text(PLAN.replace("seed = 1", "seed = 2"))
+    assert go(mixed(tmp_path / "images"), "--index", str(tmp_path / "home" / "index")).exit_code == 3
+    assert not (tmp_path / "home" / "index").exists()
+
+
+def test_a_faulty_file_ends_a_run_from_an_index_before_a_ledger_exists(tmp_path, go):
+    truncated(mixed(tmp_path / "images"))
+    done = go(tmp_path / "images", "--index", str(tmp_path / "index"))
+    assert done.exit_code == 4, done.output
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["policy.toml"]

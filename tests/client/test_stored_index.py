@@ -10,8 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from patevolve.client import stored_index
-from patevolve.client.home import open_home
-from patevolve.client.policy import draft
+from patevolve.client.policy import draft, read_policy
 from patevolve.client.private_index import build_index
 from patevolve.client.simulate import load_records
 from patevolve.client.stored_index import embed_data, index_key, read_index
@@ -130,7 +129,7 @@ def test_the_voters_of_a_table_are_those_from_memory(table, tmp_path, text, key)
     index = stored(table, text, tmp_path / "index", key)
     for site, records in load_records(table, agreed.plan).items():
         expected = build_index(records, agreed.plan, tools_of(agreed.plan).encoder, SECRET)
-        found = read_index(index, agreed, SECRET, site=site)
+        found = read_index(index, agreed.plan, SECRET, site=site)
         assert found.units == expected.units
         assert described(found) == described(expected)
 
@@ -139,7 +138,7 @@ def test_the_voters_of_images_are_those_from_memory(images, tmp_path):
     agreed = agree(IMAGE)
     records = load_records(images, agreed.plan)[""]
     expected = build_index(records, agreed.plan, tools_of(agreed.plan).encoder, SECRET)
-    found = read_index(stored(images, IMAGE, tmp_path / "index"), agreed, SECRET)
+    found = read_index(stored(images, IMAGE, tmp_path / "index"), agreed.plan, SECRET)
     assert described(found) == described(expected)
 
 
@@ -162,7 +161,7 @@ def test_a_killed_run_goes_on_where_it_was(images, tmp_path, monkeypatch):
     assert len(read) == len(set(read)) == 40
     whole = stored(images, IMAGE, tmp_path / "another", KEY)
     agreed = agree(IMAGE)
-    assert described(read_index(index, agreed, SECRET)) == described(read_index(whole, agreed, SECRET))
+    assert described(read_index(index, agreed.plan, SECRET)) == described(read_index(whole, agreed.plan, SECRET))
     assert stored(images, IMAGE, tmp_path / "index", KEY) == index
     assert len(read) == 80  # only the other index's; a complete one reads nothing again
 
@@ -266,12 +265,12 @@ def test_the_key_is_the_policys(tmp_path):
     agreed = agree(IMAGE)
     policy = draft("s", agreed)
     (tmp_path / "policy.toml").write_text(policy)
-    assert index_key(open_home(tmp_path)) is None
+    assert index_key(tmp_path, read_policy(tmp_path / "policy.toml")) is None
     (tmp_path / "policy.toml").write_text('index_key = "index.key"\n' + policy)
     with pytest.raises(PolicyError, match="index_key"):
-        index_key(open_home(tmp_path))
+        index_key(tmp_path, read_policy(tmp_path / "policy.toml"))
     (tmp_path / "index.key").write_bytes(b"x")
     with pytest.raises(PolicyError, match="32"):
-        index_key(open_home(tmp_path))
+        index_key(tmp_path, read_policy(tmp_path / "policy.toml"))
     (tmp_path / "index.key").write_bytes(KEY)
-    assert index_key(open_home(tmp_path)) == KEY
+    assert index_key(tmp_path, read_policy(tmp_path / "policy.toml")) == KEY
