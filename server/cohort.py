@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patevolve.server.post import Letter, Post, Timing, Traffic
+from patevolve.server.post import BUSY, Letter, Post, Timing, Traffic
 from patevolve.shared.envelopes import OK, Request, Welcome, decode_response, decode_welcome, encode_request
 from patevolve.shared.errors import (
     BudgetError,
@@ -93,21 +93,25 @@ class Directory:
     def _take(self, node: int, data: bytes, again: float) -> None:
         try:
             response = decode_response(data, "hello")
-            self.traffic.note(self.traffic.up, response.site, "hello", len(data))
-            self.traffic.note(self.traffic.down, response.site, "hello", len(encode_request(self.request)))
-            if response.codes != (OK,):
-                code = response.codes[0] if response.codes else MessageError.code
-                log.warning("%s refused the run: %s", response.site or f"node {node}", code)
-                if code == "ledger":  # in use, such as by a greeting that is still being answered
-                    self._asked[node] = again
-                    return
-                self.refused[response.site or str(node)] = code
-            else:
-                self._welcome(node, decode_welcome(response.parts[0], self.request))
-        except MessageError as reason:
-            log.warning("node %d: a greeting cannot be used: %s", node, reason)
+        except MessageError as reason:  # such as of another version
+            log.warning("node %d: a greeting cannot be read: %s", node, reason)
             self.refused[str(node)] = MessageError.code
+            self._done.add(node)
+            return
+        self.traffic.note(self.traffic.up, response.site, "hello", len(data))
+        self.traffic.note(self.traffic.down, response.site, "hello", len(encode_request(self.request)))
+        if response.codes == (BUSY,):  # such as by a greeting that is still being answered
+            self._asked[node] = again
+            return
         self._done.add(node)
+        if response.codes == (OK,):
+            try:
+                self._welcome(node, decode_welcome(response.parts[0], self.request))
+            except MessageError as reason:  # not counted: the site itself may yet come
+                log.warning("node %d: a greeting cannot be used: %s", node, reason)
+        elif not self.known or response.site in {*self.known, ""}:
+            log.warning("%s refused the run: %s", response.site or f"node {node}", response.codes[0])
+            self.refused[response.site or str(node)] = response.codes[0]
 
     def _welcome(self, node: int, welcome: Welcome) -> None:
         site, key = welcome.site, welcome.public_key

@@ -155,7 +155,7 @@ class Exchange(Generic[T]):
         self.traffic.note(self.traffic.up, site, self.action, len(data))
         try:
             response = decode_response(data, self.action)
-            code = response.codes[0] if response.codes and not response.parts else OK
+            code = _refusal(site, response)
             if code == BUSY:
                 self._again(site, BUSY)
                 return
@@ -175,3 +175,11 @@ class Exchange(Generic[T]):
         self._due[site] = min(self._due[site], time.monotonic() + self.timing.rest)
         if code is not None:
             self._unsettled[site] = code
+
+
+def _refusal(site: str, response: Response) -> str:
+    """Return the code of a refusal, or OK. Raises MessageError if it is another site's."""
+    code = OK if response.parts else response.codes[0]
+    if code != OK and response.site not in {site, ""}:
+        raise MessageError(f"a refusal of {response.site!r} found; {site!r} was asked.")
+    return code

@@ -6,6 +6,7 @@ code out of a fixed list: texts of errors stay at the site.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import itertools
@@ -78,6 +79,7 @@ class Welcome:
     public_key: str
 
 
+@functools.cache
 def version() -> str:
     """Return the installed version: both sides must run the same one."""
     return importlib.metadata.version("patevolve")
@@ -121,7 +123,7 @@ def decode_response(data: bytes, action: Action) -> Response:
     """Return the response in ``data``. Raises MessageError for another action, version or form."""
     fields, parts = _decode(data, f"{action} response", {"site": str, "codes": list}, MAX_REPLY)
     codes = fields["codes"]
-    if not all(isinstance(code, str) and code in CODES | {OK} for code in codes):
+    if not codes or not all(isinstance(code, str) and code in CODES | {OK} for code in codes):
         raise MessageError("an error code outside the list found; the response was not written by patevolve.")
     refused = len(codes) == 1 and codes[0] != OK and not parts
     if not refused and (
