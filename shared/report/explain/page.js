@@ -121,7 +121,7 @@
     S.teacher = Math.min(S.teacher, K - 1);
     $("teacher").max = K - 1;
     $("teacher").value = S.teacher;
-    $("noise-label").textContent = S.mech === "lnmax" ? "Noise Lap(2/γ), γ" : "Noise σ (votes)";
+    $("noise-label").textContent = S.mech === "lnmax" ? "Noise γ" : "Noise σ (votes)";
     $("queries-label").textContent = S.mech === "confident" ? "Questions tested q" : "Answers q";
     $("mech-hint").textContent = HINTS[S.mech];
     const said = {
@@ -372,7 +372,7 @@
       [T.queries, sums, naive, own.map((v) => (v < 1e-3 ? null : v)), T.queries.map(() => f.budget)],
       `ε against the number of answers: Rényi ${number(f.epsilon)} against the naive sum ${number(f.naive)} at q = ${f.q}.`);
     const valid = T.orders.map((a, i) => [a, spent(f.q * row()[i], T.offsets[d][i], T.deltas[d])]).filter((p) => p[1] > 0);
-    const least = Math.min(...valid.map((p) => p[1])), near = valid.filter((p) => p[1] <= 20 * least);
+    const least = Math.min(...valid.map((p) => p[1])), near = valid.filter((p) => p[1] <= 20 * least && p[0] <= 50 * f.order);
     chart("chart-orders", { x: "Rényi order α", y: "ε at this order", logX: true, logY: true, lines: ["k1"], rangeY: logRange },
       [near.map((p) => p[0]), near.map((p) => p[1])], `ε by Rényi order; the lowest point is ${number(f.epsilon)} at order ${number(f.order)}.`);
     const wins = (k) => (k in T.pooled.wins ? T.pooled.wins[k][S.noise][S.teachers][S.classes] : null);
