@@ -7,9 +7,10 @@ every request. Nothing is kept in memory that a killed process would miss: ledge
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +49,8 @@ from patevolve.shared.secagg.keys import SIGNATURE
 from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
+
+Join = Callable[[Sequence[str]], Institution]  # the sites that share a tally -> this one among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +152,10 @@ def _ask(station: Station, request: Request) -> Response:
     prepared = station.prepare(home, request.plan)
     check_cohort(request, prepared.agreed, home.policy)
     with home.open_ledger() as ledger:
-        institution = _institution(station, home, prepared, ledger, request)
+        join = functools.partial(_institution, station, home, prepared, ledger)
         if prepared.agreed.plan.privacy.trust == "secure-sum":
-            return _masked(home, prepared, institution, request)
-        return _answered(home, institution, request)
+            return _masked(home, prepared, join, request)
+        return _answered(home, join(request.sites), request)
 
 
 def _answered(home: SiteHome, institution: Institution, request: Request) -> Response:
@@ -169,7 +172,7 @@ def _answered(home: SiteHome, institution: Institution, request: Request) -> Res
     return Response(action="ask", site=home.policy.site, codes=tuple(codes), parts=tuple(parts))
 
 
-def _masked(home: SiteHome, prepared: Prepared, institution: Institution, request: Request) -> Response:
+def _masked(home: SiteHome, prepared: Prepared, join: Join, request: Request) -> Response:
     """Return one masked vector for all questions together: a noise share never leaves by itself.
 
     The sum's request is checked before anything is charged; the answers are in the ledger and the masked bytes in the
@@ -187,6 +190,7 @@ def _masked(home: SiteHome, prepared: Prepared, institution: Institution, reques
     if asked.question != batch_name(questions) or asked.length != sum(sizes):
         raise MessageError("a sum over other questions than were sent with it found; nothing was answered.")
     masking.save()  # the list of keys is taken once in a run
+    institution = join(members)  # fixed by the list of keys: naming other sites would only cost a charge
     answers = [decode_answer(institution.handle(question)) for question in questions]
     part = masking.site.mask(asking, np.concatenate([answer.values for answer in answers]))
     masking.save()  # label: mask-stored-before-sent
@@ -213,12 +217,14 @@ def _check_masks(prepared: Prepared) -> None:
         raise MessageError("a message of the secure sum found; the plan trusts each site alone.")
 
 
-def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, request: Request) -> Institution:
+def _institution(
+    station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, sites: Sequence[str]
+) -> Institution:
     members = prepared.index.members
     return Institution(
         agreed=prepared.agreed,
         asks=prepared.asks,
-        cohort=cohort_sha256(request.plan, request.sites),
+        cohort=cohort_sha256(prepared.agreed.sha256, sites),
         guard=Guard(policy=home.policy, ledger=ledger, identity=home.identity, noise=station.noise),
         index=prepared.index,
         encoder=prepared.tools.encoder,

@@ -290,6 +290,31 @@ def test_a_cohort_below_the_sites_own_minimum_is_a_veto(town):
     assert not town.charges("Ada")
 
 
+def test_under_secure_sum_other_names_for_the_cohort_buy_neither_another_sum_nor_a_charge(town):
+    agreed = town.agreed({**SECURE, "privacy.dropouts": 1})
+    office = town.office(agreed)
+    town.coordinate(agreed, office)
+    before = town.charges("Ada")
+    (data,) = {data for node, action, data in office.requests if (node, action) == (100, "ask")} - {
+        data for node, action, data in office.requests if (node, action) == (100, "ask") and b"neighbours" in data
+    }
+    (sent,) = [data for node, action, data in office.replies if (node, action) == (100, "ask")][:1]
+    renamed = encode_request(dataclasses.replace(decode_request(data, "ask"), sites=("Ada", "Bea")))
+    assert office.stations[100]("ask", renamed) == sent
+    assert town.charges("Ada") == before
+
+
+def test_shares_are_given_for_one_set_of_survivors_and_by_the_sum_alone(town):
+    agreed = town.agreed({**SECURE, "privacy.dropouts": 1})
+    office = town.office(agreed)
+    town.coordinate(agreed, office)
+    (first, *_) = [data for node, action, data in office.requests if (node, action) == (100, "unmask")]
+    changed = bytearray(decode_request(first, "unmask").parts[0])
+    changed[-1] ^= 1  # the coordinator's signature no longer fits
+    forged = encode_request(dataclasses.replace(decode_request(first, "unmask"), parts=(bytes(changed),)))
+    assert decode_response(office.stations[100]("unmask", forged), "unmask").codes == ("message",)
+
+
 def test_island_evolution_is_refused_by_a_plan_that_has_none(town):
     agreed = town.agreed()
     data = encode_request(Request(action="evolve", plan=agreed.sha256, run="r", sites=town.sites, parts=(b"x",)))
