@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from patevolve.shared import checks
 from patevolve.shared.errors import MessageError, ParameterError
+from patevolve.shared.secagg.masks import expand
 
 PRIME = 65521  # the largest below 2^16, so that a limb fits two bytes
 SECRET = 16  # bytes
@@ -70,10 +71,14 @@ def to_field(wide: bytes) -> Bytes:
 
 
 def _uniform(count: int) -> NDArray[np.uint16]:
-    """Return uniform field elements by rejection: a biased coefficient would make shares tell of the secret."""
+    """Return uniform field elements by rejection: a biased coefficient would make shares tell of the secret.
+
+    They come from the ChaCha20 stream of 32 bytes of the operating system's generator, which is slower for many.
+    """
     kept = np.empty(0, "<u2")
     while kept.size < count:
-        drawn = np.frombuffer(os.urandom(2 * (count - kept.size) + 64), "<u2")
+        words = (count - kept.size) // 2 + 32
+        drawn = expand(os.urandom(2 * SECRET), bytes(4 * words)).view("<u2")
         kept = np.concatenate([kept, drawn[drawn < PRIME]])  # label: uniform-coefficients
     return kept[:count]
 

@@ -215,8 +215,9 @@ class SiteSum:
         secrets[0] = random_secrets(1)[0]  # label: fresh-self-mask
         secrets[1 + columns] = cohort.pair_seeds(peers, question)
         np.add(words, expand(secrets[0].tobytes(), zeros), out=words)
-        for column, peer in zip(columns.tolist(), peers, strict=True):
-            mask = expand(secrets[1 + column].tobytes(), zeros)
+        seeds = secrets[1 + columns].tobytes()
+        for start, peer in zip(range(0, len(seeds), SECRET), peers, strict=True):
+            mask = expand(seeds[start : start + SECRET], zeros)
             (np.add if cohort.me < peer else np.subtract)(words, mask, out=words)  # label: pairs-cancel
         return secrets
 

@@ -71,8 +71,8 @@ def test_fewer_shares_fit_every_secret(monkeypatch):
 
 
 def test_uniform_elements_are_of_the_field_and_rejected_not_folded(monkeypatch):
-    stream = itertools.chain([b"\xff\xff" * 64, b"\xf0\xff" + b"\x01\x00" * 63])  # 65535 is rejected; 65520 is kept
-    monkeypatch.setattr(shares.os, "urandom", lambda count: next(stream).ljust(count, b"\xff")[:count])
+    stream = iter([[0xFFFFFFFF] * 32, [0x0001FFF0] + [0x00010001] * 32])  # 65535 is rejected; 65520 is kept
+    monkeypatch.setattr(shares, "expand", lambda *_: np.array(next(stream), "<u4"))
     assert shares._uniform(3).tolist() == [65520, 1, 1]
 
 
