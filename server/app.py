@@ -37,7 +37,7 @@ def main(grid: Grid, context: FlowerContext) -> None:
     from patevolve.shared.plan import read_plan  # noqa: PLC0415 - the same
     from patevolve.shared.tools import tools_of  # noqa: PLC0415 - the same
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _speak()
     config = context.run_config
     agreed = read_plan(Path(str(config["plan"])))
     settings = settings_of(config)
@@ -65,6 +65,20 @@ def main(grid: Grid, context: FlowerContext) -> None:
     code = reported(agreed, settings.path, run)
     if code:
         raise SystemExit(code)
+
+
+def _speak() -> None:
+    """Log this package to standard error, which Flower keeps; never the root logger's rest.
+
+    Flower sends what is logged to the SuperLink by HTTP, and its HTTP client logs every request.
+    """
+    journal = logging.getLogger("patevolve")
+    if not journal.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        journal.addHandler(handler)
+        journal.propagate = False
+    journal.setLevel(logging.INFO)
 
 
 def settings_of(config: Mapping[str, bool | float | int | str]) -> Settings:

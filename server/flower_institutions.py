@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RECORD, FIELD = "patevolve", "data"
+NODES_SECONDS = 1.0  # between two looks at the list of nodes, each of them a request to the SuperLink
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GridPost:
     """Letters over Flower's grid."""
 
     grid: Grid
+    _nodes: tuple[int, ...] = ()
+    _seen: float = float("-inf")
 
     def nodes(self) -> Collection[int]:
-        """Return the nodes that Flower takes for alive; only their replies prove it."""
-        return list(self.grid.get_node_ids())
+        """Return the nodes that Flower takes for alive, at most a second ago; only their replies prove it."""
+        if time.monotonic() - self._seen > NODES_SECONDS:
+            self._nodes, self._seen = tuple(self.grid.get_node_ids()), time.monotonic()
+        return self._nodes
 
     def push(self, letters: Sequence[Letter], ttl: float) -> Sequence[str]:
         """Send the letters; a letter that Flower does not take has an empty id."""
