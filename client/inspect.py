@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from patevolve.shared.data.layout import Layout
 from patevolve.shared.data.load import columns_of, encode_piece, npz_images, read_items, read_npz
 from patevolve.shared.data.manifest import find
-from patevolve.shared.data.names import shown
+from patevolve.shared.data.names import is_there, shown
 from patevolve.shared.data.parquet import Cells, pieces
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.survey import SiteCount, Survey, Surveyor
@@ -119,7 +119,7 @@ def inspect_data(path: Path, plan: Plan, *, tick: Callable[[], None] = lambda: N
 
     Raises DataError only if nothing at all can be read: no such file, no table, a missing column.
     """
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"{shown(path)} does not exist or cannot be reached; expected the site's data. Check the path.")
     data, lists = plan.data, _Lists(refused=[], ignored=[])
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)

@@ -17,6 +17,7 @@ from patevolve.client.teachers import check_shards, teach
 from patevolve.shared import rounds
 from patevolve.shared.data.index import Index
 from patevolve.shared.data.load import Layout, load_images, load_table
+from patevolve.shared.data.names import is_there
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.target import target_of
 from patevolve.shared.envelopes import cohort_sha256
@@ -40,7 +41,7 @@ def load_records(path: Path, plan: Plan) -> dict[str, Records]:
     """Return each site's records from a table, an image folder, a manifest or an NPZ file. Raises DataError."""
     data = plan.data
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"{path} does not exist; expected the data file. Check --data.")
     if data.kind == "table":
         return load_table(path, data.columns, layout)

@@ -63,7 +63,7 @@ def kind_of(path: Path) -> Kind | None:
         if head[:2] == b"\x1f\x8b" and path.name.lower().endswith(".nii.gz"):
             with gzip.open(path) as file:
                 head = file.read(352)
-    except (OSError, EOFError, zlib.error) as reason:
+    except (OSError, EOFError, ValueError, zlib.error) as reason:  # ValueError: a name with a zero byte
         raise DataError(
             f"{shown(path.name)} cannot be read ({_words(reason)}). Check the file and its permissions."
         ) from reason

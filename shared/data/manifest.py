@@ -21,7 +21,7 @@ from patevolve.shared.errors import DataError
 
 PATH, SPLIT = "path", "split"
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing", "eval"})
-MANIFESTS = (".csv", ".tsv", ".parquet")
+MANIFESTS = (".csv", ".tsv", ".parquet", ".pq")
 UNIT_TAG = "PatientID"
 
 
@@ -51,8 +51,16 @@ class Found:
 
 def find(path: Path, layout: Layout) -> Found:
     """Return the image files of a folder or manifest, or of one file. Raises DataError if it cannot be listed."""
-    if path.is_dir():
-        return find_in_folder(path, layout)
+    try:
+        if path.is_dir():
+            return find_in_folder(path, layout)
+    except OSError as reason:  # also where a name cannot even be looked up
+        raise DataError(f"{shown(path.name)} cannot be listed ({reason.strerror}). Check permissions.") from reason
+    if path.suffix.lower() not in MANIFESTS:
+        raise DataError(
+            f"{shown(path.name)} is neither a folder of images nor a manifest; expected a folder per class, a table "
+            f"with a column {PATH!r} ({', '.join(MANIFESTS)}), or an .npz file."
+        )
     return read_manifest(path, layout)
 
 

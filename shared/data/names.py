@@ -18,3 +18,11 @@ def shown(path: Path | str) -> str:
 def is_junk(name: str) -> bool:
     """Return whether a file or folder is left there by an operating system or editor, or hidden."""
     return name.casefold() in JUNK_FOLDERS | JUNK_FILES or name.startswith(".")
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a path leads to something; a name that cannot even be looked up leads nowhere."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, a zero byte, or without permission
+        return False

@@ -57,7 +57,7 @@ def _check_header(path: Path, header: list[str], wanted: Sequence[str]) -> None:
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            table = list(csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True))
+            table = list(csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as reason:
         raise DataError(f"{shown(path.name)} cannot be read as a UTF-8 table: {reason}. Check the file.") from reason
     if len(table) < 2:

@@ -269,10 +269,10 @@ def test_arrays_are_inspected_too(tmp_path):
     assert not report.problems
 
 
-@pytest.mark.parametrize("name", ["none.csv", "loop"])
+@pytest.mark.parametrize("name", ["none.csv", "loop", "x" * 300])
 def test_a_path_that_leads_nowhere_is_refused(tmp_path, name):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, match=name[:9] if len(name) < 99 else "does not exist"):
         inspect_data(tmp_path / name, agree(TABLE).plan)
 
 

@@ -253,3 +253,26 @@ def test_arrays_are_converted_only_as_declared(tmp_path):
         load_images(path, (8, 8), PLAIN)
     found = load_images(path, (8, 8), PLAIN, Target(height=8, width=8, fit="stretch", value_range=(0.0, 2000.0)))
     assert np.unique(found[""].values).tolist() == [128]
+
+
+@pytest.mark.parametrize("name", ["a\0.png", "x" * 300 + ".png", "../" * 40 + "gone.png", "a.png/b.png"])
+def test_paths_that_no_file_can_have_are_refused(tmp_path, name):
+    path = manifest(tmp_path, "parquet", path=[name, *ROWS["path"][1:]])
+    with pytest.raises(DataError, match=r"1 file\(s\).*cannot be read"):
+        loaded(path, SITES)
+
+
+@pytest.mark.parametrize("name", ["x.dcm", "x.png", "x", "x.zip"])
+def test_one_file_is_no_data_set(tmp_path, name):
+    with pytest.raises(DataError, match="neither a folder of images nor a manifest"):
+        loaded(put(tmp_path / name))
+
+
+def test_a_folder_whose_entries_cannot_be_looked_up_is_refused(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    made = folder(tmp_path)
+    monkeypatch.setattr(type(tmp_path), "is_dir", refuse)
+    with pytest.raises(DataError, match="Permission denied"):
+        find(made, PLAIN)
