@@ -90,7 +90,8 @@ def open_station(home: str, data: str, noise: str = "") -> Station:
     journal = logging.getLogger("patevolve")
     journal.addHandler(handler)
     journal.setLevel(min(journal.level or logging.INFO, logging.INFO))
-    return Station(home=Path(home), data=Path(data), noise=_recorded if noise else system_noise)
+    source = _recorded if noise else system_noise
+    return Station(home=Path(home), data=Path(data), noise=source, unsafe=bool(noise))
 
 
 def _recorded(site: str, question_sha256: str) -> NoiseSource:

@@ -71,11 +71,13 @@ class Station:
     home:   the site's folder: policy, approved plans, ledger
     data:   the site's file of records
     noise:  where the noise of an answer comes from; the system's generator outside tests
+    unsafe: whether that noise can be repeated, which the coordinator is told
     """
 
     home: Path
     data: Path
     noise: NoiseFor = system_noise
+    unsafe: bool = False
     _prepared: dict[str, tuple[SitePolicy, Prepared]] = field(default_factory=dict, repr=False)
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -132,7 +134,7 @@ def _hello(station: Station, request: Request) -> Response:
                 f"still asks (ε = {prepared.agreed.plan.privacy.epsilon:g} in all); nothing was answered. Raise the "
                 f"cap in {home.path / FILE}, or stay away."
             )
-    part = encode_welcome(request, home.policy.site, home.identity)
+    part = encode_welcome(request, home.policy.site, home.identity, unsafe=station.unsafe)
     return Response(action="hello", site=home.policy.site, codes=(OK,), parts=(part,))
 
 

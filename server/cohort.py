@@ -47,6 +47,7 @@ class Directory:
     traffic: Traffic = field(default_factory=Traffic)
     nodes: dict[str, int] = field(default_factory=dict)  # site -> node
     keys: dict[str, str] = field(default_factory=dict)  # site -> public key
+    unsafe: set[str] = field(default_factory=set)  # sites that answer with recorded noise
     refused: dict[str, str] = field(default_factory=dict)  # site, or node without a name -> code
     _asked: dict[int, float] = field(default_factory=dict)  # node -> when to greet again
     _sent: dict[str, int] = field(default_factory=dict)
@@ -120,6 +121,9 @@ class Directory:
         if site in self.nodes and self.keys[site] != key:
             raise MessageError(f"two nodes with the name {site!r} and different keys found; the second is refused.")
         self.nodes[site], self.keys[site] = node, key
+        if welcome.unsafe:
+            log.warning("UNSAFE: %s answers with recorded noise, which protects nobody", site)
+            self.unsafe.add(site)
         self.refused.pop(site, None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,9 @@ def site_summaries(agreed: Agreed, finished: Finished) -> list[SiteSummary]:
 
 def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[str, Any]:
     """Write report.json and report.html into the run folder and return the report."""
+    repeated = sorted(finished.institutions.directory.unsafe)
+    marks = (f"{site} answered with recorded noise, which anyone can repeat: it protects nobody." for site in repeated)
+    context = dataclasses.replace(context, unsafe=[*context.unsafe, *marks])
     made = report(
         agreed,
         [ask.event for ask in charged(finished.asks, finished.outcome)],

@@ -73,10 +73,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """A site's answer to ``hello``: who it is. It tells nothing of its data."""
+    """A site's answer to ``hello``: who it is. It tells nothing of its data.
+
+    unsafe:  whether the site answers with recorded noise, which protects nobody
+    """
 
     site: str
     public_key: str
+    unsafe: bool = False
 
 
 @functools.cache
@@ -138,34 +142,36 @@ def refusal(action: Action, site: str, code: str) -> bytes:
     return encode_response(Response(action=action, site=site, codes=(code if code in CODES else "error",)))
 
 
-def encode_welcome(request: Request, site: str, identity: Identity) -> bytes:
+def encode_welcome(request: Request, site: str, identity: Identity, *, unsafe: bool = False) -> bytes:
     """Return a site's greeting, signed over the request's plan and run."""
-    fields = {
-        "site": site,
-        "public_key": identity.public_key,
-        "signature": identity.key.sign(_greeting(request, site, identity.public_key)).hex(),
-    }
+    welcome = Welcome(site=site, public_key=identity.public_key, unsafe=unsafe)
+    signature = identity.key.sign(_greeting(request, welcome)).hex()
+    fields = {"site": site, "public_key": welcome.public_key, "unsafe": unsafe, "signature": signature}
     return wire.encode(wire.Packet(kind="welcome", fields=fields))
 
 
 def decode_welcome(data: bytes, request: Request) -> Welcome:
     """Return the greeting in ``data`` if its own key signed it for this plan and run. Raises MessageError."""
     packet = wire.decode(data, kind="welcome")
-    fields = packet.fields
-    if set(fields) != {"site", "public_key", "signature"} or packet.arrays:
-        raise MessageError("a greeting with other fields than site, public_key, signature found.")
-    if not all(isinstance(value, str) for value in fields.values()) or not fields["site"]:
-        raise MessageError("a greeting whose fields are not text found.")
+    types = {"site": str, "public_key": str, "unsafe": bool, "signature": str}
+    fields = dict(packet.fields)
+    if set(fields) != set(types) or packet.arrays or not all(type(fields[k]) is kind for k, kind in types.items()):
+        raise MessageError(f"a greeting with the fields {sorted(fields)} found; expected {sorted(types)}.")
+    signature = fields.pop("signature")
+    welcome = Welcome(**fields)
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(fields["public_key"]))
-        key.verify(bytes.fromhex(fields["signature"]), _greeting(request, fields["site"], fields["public_key"]))
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(welcome.public_key))
+        key.verify(bytes.fromhex(signature), _greeting(request, welcome))
     except (InvalidSignature, ValueError) as reason:
-        raise MessageError(f"a greeting of {fields['site']!r} that its key did not sign found; refuse it.") from reason
-    return Welcome(site=fields["site"], public_key=fields["public_key"])
+        raise MessageError(f"a greeting of {welcome.site!r} that its key did not sign found; refuse it.") from reason
+    if not welcome.site:
+        raise MessageError("a greeting without a name found; expected the site's.")
+    return welcome
 
 
-def _greeting(request: Request, site: str, public_key: str) -> bytes:
-    return _GREETING + wire.canonical_json([request.plan, request.run, site, public_key])
+def _greeting(request: Request, welcome: Welcome) -> bytes:
+    parts = [request.plan, request.run, welcome.site, welcome.public_key, welcome.unsafe]
+    return _GREETING + wire.canonical_json(parts)
 
 
 def encode_head(head: str) -> bytes:

@@ -13,15 +13,18 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Context as FlowerContext
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from patevolve.client import app as site_app
+from patevolve.server import report as server_report
 from patevolve.server.app import settings_of
 from patevolve.server.flower_institutions import GridPost
 from patevolve.server.post import Letter
 from patevolve.server.run import coordinate
+from patevolve.shared.described import Context
 from patevolve.shared.envelopes import Request, decode_response, encode_request
 
 
@@ -71,7 +74,7 @@ class LocalGrid(Grid):
 
     def carry(self, one, message):
         config = self.configs[message.metadata.dst_node_id]
-        context = Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
+        context = FlowerContext(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
         try:
             reply = site_app.app(message, context)
         except Exception as reason:  # noqa: BLE001 - as Flower does it, text and all
@@ -104,18 +107,27 @@ def grid(town):
 
 
 @pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
-def test_a_run_over_flowers_messages_gives_the_simulated_bytes(trust, town, recorded, grid):
+def test_a_run_over_flowers_messages_gives_the_simulated_bytes(trust, town, recorded, grid, monkeypatch):
     agreed = town.agreed({"privacy.trust": trust})
     town.simulate(agreed, "simulated", noise=recorded)
     post = GridPost(grid=grid(agreed))
-    coordinate(agreed, post, town.settings("deployed"))
+    finished = coordinate(agreed, post, town.settings("deployed"))
     assert town.tree("deployed", "release") == town.tree("simulated", "release")
+    monkeypatch.setattr(server_report, "rendered", lambda report: f"<html>{report['name']}</html>")  # charts take time
+    words = {"mode": "deployed", "seeds": [1], "utility": (), "generations": [], "reproduce": [], "wall_seconds": 1.0}
+    report = server_report.write_report(agreed, finished, Context(**words))
+    assert [text.split()[0] for text in report["unsafe"]] == list(town.sites)
+    assert {site["site"] for site in report["sites"]} == set(town.sites)
+    assert all(site["units"] is None and site["cap"] is None and site["charges"] == 3 for site in report["sites"])
+    actions = {row["request"] for row in report["traffic"]}
+    assert actions == {"hello", "ask"} | ({"setup", "unmask"} if trust == "secure-sum" else set())
+    assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in report["traffic"])
 
 
 def sent(grid, action, data, node=200):
     record = RecordDict({"patevolve": ConfigRecord({"data": data})})
     message = Message(content=record, dst_node_id=node, message_type=f"query.{action}", ttl=60.0)
-    context = Context(run_id=1, node_id=1, node_config=grid.configs[node], state=RecordDict(), run_config={})
+    context = FlowerContext(run_id=1, node_id=1, node_config=grid.configs[node], state=RecordDict(), run_config={})
     return site_app.app(message, context).content["patevolve"]["data"]
 
 
