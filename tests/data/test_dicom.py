@@ -164,6 +164,14 @@ def test_an_unknown_syntax_is_refused(tmp_path):
         read_image(path, TARGET)
 
 
+def test_a_syntax_that_damage_made_a_name_is_not_quoted(tmp_path):
+    path = saved(tmp_path, dataset())
+    path.write_bytes(path.read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"DOE^JANE SECRET 123\0"))
+    with pytest.raises(DataError, match="a transfer syntax that is no identifier") as caught:
+        read_image(path, TARGET)
+    assert "JANE" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("library", "extra"), [("pydicom", "dicom"), ("nibabel", "nifti"), ("PIL", "demo")])
 def test_a_missing_library_names_the_extra(tmp_path, library, extra, monkeypatch):
     made = {
