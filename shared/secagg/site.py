@@ -257,10 +257,10 @@ class SiteSum:
             key, bound = cohort.envelope_key(sender, cohort.me, question)
             nonce = nonces[row * keys.NONCE : (row + 1) * keys.NONCE]
             opened.append(keys.unseal(key, nonce, envelopes[row * size : (row + 1) * size], bound))
-        shares = np.zeros((self._spec.count, 1 + self._graph.neighbours.shape[1], SECRET), np.uint8)
-        shares[alive] = np.frombuffer(b"".join(opened), np.uint8).reshape(alive.size, -1, SECRET)
+        shares = np.frombuffer(b"".join(opened), np.uint8).reshape(alive.size, -1, SECRET)
         pairs = lost_pairs(survivors, cohort.members, self._graph)
-        return shares[alive, 0], shares[pairs[:, 0], 1 + pairs[:, 1]]  # label: never-both
+        rows = np.searchsorted(alive, pairs[:, 0])
+        return shares[:, 0], shares[rows, 1 + pairs[:, 1]]  # label: never-both
 
 
 def _slot(exchange: str, question: str) -> str:

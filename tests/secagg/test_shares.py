@@ -111,3 +111,9 @@ def test_wide_bytes_become_field_elements():
     assert limbs(to_field((PRIME + 7).to_bytes(4, "little") * 8)) == [7] * 8
     assert limbs(to_field(b"\xff" * 32)) == [(2**32 - 1) % PRIME] * 8
     assert to_field(b"").shape == (0, 16)
+
+
+@given(st.integers(0, 2**48))
+def test_remainders_are_exact(whole):
+    for number in (whole, whole // PRIME * PRIME, whole // PRIME * PRIME + PRIME - 1):
+        assert limbs(shares._modulo(np.full(8, float(number)))) == [number % PRIME] * 8
