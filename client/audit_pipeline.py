@@ -5,6 +5,7 @@ Exact sums are computed by the same code that answered, and stay in this process
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from patevolve.shared.votes.lattice import estimate, noise_std
 BASE = 12  # public records per class and site in the two worlds
 SECRET = bytes(32)  # the made-up sites of the two worlds have nothing to keep
 CANARY = "the canary"
+MEMORY = Path("/dev/shm")  # noqa: S108 - public records only; in memory the ledgers' flushes cost nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +271,8 @@ def two_world_runs(
 
     def score(present: bool, number: int) -> float:
         del number
-        with tempfile.TemporaryDirectory(prefix="patevolve-audit-") as scratch:
+        memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="patevolve-audit-", dir=memory) as scratch:
             path = Path(scratch) / "run"
             _run(small, worlds[present], path, noise)
             questions = questions_of(path, small, tools, asks)

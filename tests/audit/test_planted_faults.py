@@ -94,15 +94,12 @@ def test_three_private_rows_in_the_release_are_found(bench: Any) -> None:
     assert any("the release repeats 3 private records" in alarm for alarm in found["alarms"])
 
 
-def test_two_worlds_find_missing_noise_and_copies_and_spare_the_honest(
-    bench: Any, breakable: None, monkeypatch: Any
-) -> None:
+def test_two_worlds_find_missing_noise_and_copies_and_spare_the_honest(bench: Any, breakable: None) -> None:
     """24 counted runs a world at confidence 0.999, 1 charged: perfect separation gives ε >= 5.5 (Gaussian; computed).
 
     Without noise separation is perfect. 20 copies move the mean by 20/3.7 = 5.4 standard deviations, so that a
     threshold half-way errs in 1 run of 285; with 2 errors in each world the bound is still 1.8.
     """
-    monkeypatch.setattr("tempfile.tempdir", str(bench.place))
     agreed, settings = bench.agreed(), {"trials": 32, "confidence": 0.999}
     assert not two_world_runs(agreed, **settings).alarm
     assert two_world_runs(agreed, **settings, noise=lambda *_: bench.scaled(0.0)).alarm
