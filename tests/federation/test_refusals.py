@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import shutil
+import threading
 import time
 
 import numpy as np
@@ -217,6 +218,20 @@ def test_a_second_node_with_the_name_of_a_site_is_refused(town, caplog):
     office = town.office(agreed)
     town.home(agreed, "Bea", name="impostor")
     office.stations = {99: town.station(agreed, "Bea", name="impostor").handle, **office.stations}
+    greeted = threading.Event()
+
+    def first(node, action, _):
+        if node == 99:
+            greeted.set()
+        return "pass"
+
+    def after(node, action, _):
+        if node != 99 and action == "hello":
+            greeted.wait(10)
+            time.sleep(0.1)
+        return "pass"
+
+    office.on_reply, office.on_request = first, after
     settings = town.settings(known={})
     keys = {}
     for site in town.sites:
