@@ -40,6 +40,7 @@ AT_TOP = {
     "client/app.py": {"flwr"},
     "client/cli.py": {"click", "tqdm"},
     "client/deploy_cli.py": {"click"},
+    "client/audit_cli.py": {"click"},
     "client/inspect_cli.py": {"click", "tqdm"},
     "client/joining.py": {"cryptography"},
     "server/app.py": {"flwr"},
