@@ -74,6 +74,7 @@ def peers(roster: Path, home: Path, form: str, *, yes: bool) -> None:
     """Show the other sites' public keys and keep them: in a secure sum, the site sums with these peers alone."""
     from patevolve.client import joining  # noqa: PLC0415 - this command alone
     from patevolve.client.home import open_home  # noqa: PLC0415 - the same
+    from patevolve.client.masking import ROSTER  # noqa: PLC0415 - the same
     from patevolve.shared.plan import read_plan  # noqa: PLC0415 - the same
 
     sites = joining.read_peers(roster, open_home(home), read_plan(home / joining.PLAN))
@@ -82,7 +83,7 @@ def peers(roster: Path, home: Path, form: str, *, yes: bool) -> None:
     if not yes and not click.confirm("Have you compared these keys with the sites by another way?", err=form == "json"):
         raise PolicyError("the roster was not taken; nothing was written.")
     joining.take_peers(home, sites)
-    say(form, {"sites": sites}, f"{len(sites)} sites kept in {home / joining.ROSTER}.")
+    say(form, {"sites": sites}, f"{len(sites)} sites kept in {home / ROSTER}.")
 
 
 @click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client start --home site/\n\n{EPILOG}")

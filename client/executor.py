@@ -283,14 +283,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     node = kinds.add_parser("node")
     node.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     check_flower()
     stop = threading.Event()
     _watch_parent(chosen.parent, stop)
-    if chosen.kind == "node":
+    if chosen.kind == "node":  # Flower writes its own log
         run_node(chosen.arguments[1:] if chosen.arguments[:1] == ["--"] else chosen.arguments)
         return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     joined = read_joined(chosen.home)

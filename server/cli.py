@@ -25,7 +25,6 @@ PATH = click.Path(path_type=Path)
 CODES = EPILOG.removesuffix(".") + " · 11 a process did not start or ended."
 STATUS = "status.json"
 LOCK = "server.lock"
-SUBMITTED = "submitted.json"
 UNSAFE = click.option(
     "--unsafe-without-tls",
     "unsafe",
@@ -169,6 +168,7 @@ def _carry_out(folder: Path, timeout: float, name: str) -> dict[str, Any]:
         raise ProcessError(
             f"nothing listens on {deployment.bind}; expected the SuperLink. `patevolve server start` it."
         )
+    processes.clear_away(folder, _status(folder))
     (folder / RUN / STATUS).unlink(missing_ok=True)
     handover.check_roster(folder, deployment, agreed)
     number = processes.submit(folder, {"run": name})
@@ -179,6 +179,11 @@ def _carry_out(folder: Path, timeout: float, name: str) -> dict[str, Any]:
             if found.get("state") in {"finished", "failed"}:
                 return {**found, "flower_run": number}
             still += 1
+            if still % GRACE_POLLS == 0 and not processes.reachable(deployment):
+                raise ProcessError(
+                    f"the SuperLink on {deployment.bind} has ended, and the run too. `patevolve server start "
+                    f"{folder}`, then `patevolve server resume {folder}`; nothing is asked twice."
+                )
             # Flower is asked seldom: its command starts a process, and a run without any word is the rare case
             if still % GRACE_POLLS == 0 and processes.run_state(folder, number).startswith("finished"):
                 found = _status(folder)

@@ -5,11 +5,15 @@ All use of Flower's command line by the coordinator stands here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,10 @@ from patevolve.shared.processes import Child, Children, ProcessError, wait_for
 
 NODES = "nodes.json"  # site -> node id, as Flower gave them
 CONNECTION = "coordinator"  # the name of the connection in Flower's own configuration
+SUPERLINK = "superlink.life"  # another text for each start
+SUBMITTED = "submitted.json"  # the last run, as Flower names it
 START_SECONDS = 90.0
+LEFTOVER_SECONDS = 10.0
 COMMAND_SECONDS = 90.0
 
 
@@ -69,7 +76,14 @@ def start_superlink(path: Path, deployment: Deployment, children: Children, *, t
         command += ["--insecure"]
     child = children.start("superlink", command, path / "logs" / "superlink.log", environment(path))
     wait_for(lambda: reachable(deployment), "the SuperLink's start", timeout=START_SECONDS, children=children)
+    write_atomic(path / FLOWER / SUPERLINK, secrets.token_hex(8).encode())
     return child
+
+
+def _superlink(path: Path) -> str:
+    """Return the name of the SuperLink's present life; a run of an earlier one is dead."""
+    kept = path / FLOWER / SUPERLINK
+    return kept.read_text(encoding="utf-8") if kept.exists() else ""
 
 
 def reachable(deployment: Deployment) -> bool:
@@ -107,11 +121,10 @@ def submit(path: Path, settings: Mapping[str, str | float] | None = None) -> str
     """Submit the app over the plan and run folder below DIR and return Flower's run id. Raises ProcessError."""
     given = {"plan": str(path.absolute() / PLAN), "out": str(path.absolute() / RUN), **(settings or {})}
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
-    return str(
-        flower(path, ["run", str(path.absolute() / APP), CONNECTION, "--run-config", config, "--format", "json"])[
-            "run-id"
-        ]
-    )
+    command = ["run", str(path.absolute() / APP), CONNECTION, "--run-config", config, "--format", "json"]
+    number = str(flower(path, command)["run-id"])
+    write_atomic(path / FLOWER / SUBMITTED, json.dumps({"run": number, "superlink": _superlink(path)}).encode())
+    return number
 
 
 def run_state(path: Path, run: str) -> str:
@@ -119,6 +132,42 @@ def run_state(path: Path, run: str) -> str:
     answer = flower(path, ["list", CONNECTION, "--run-id", run, "--format", "json"])
     entries = answer.get("runs", [])
     return str(entries[0].get("status", "")) if entries else ""
+
+
+def clear_away(path: Path, status: Mapping[str, Any]) -> None:
+    """End the app of an earlier run that a killed SuperLink left behind: it holds the run's folder and can do no more.
+
+    Raises InputError if that run is still going on.
+    """
+    kept = path / FLOWER / SUBMITTED
+    if kept.exists():
+        last = json.loads(kept.read_text(encoding="utf-8"))
+        number, state = str(last["run"]), run_state(path, str(last["run"]))
+        going_on = bool(state) and not state.startswith("finished")
+        if going_on and last.get("superlink") != _superlink(
+            path
+        ):  # Flower marks a dead run as failed only after a while
+            with contextlib.suppress(ProcessError):
+                stop_run(path, number)
+        elif going_on:
+            raise InputError(f"run {number} is going on ({state}); wait for it, or end it with Ctrl-C in its window.")
+    process = status.get("pid")
+    if not isinstance(process, int) or not _is_app(process):
+        return
+    for number_sent in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number_sent)
+        end = time.monotonic() + LEFTOVER_SECONDS
+        while _is_app(process) and time.monotonic() < end:
+            time.sleep(0.1)
+
+
+def _is_app(process: int) -> bool:
+    """Return whether this process id is one of Flower's ServerApps; ids are used again for others."""
+    try:
+        return b"flwr-serverapp" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def stop_run(path: Path, run: str) -> None:
