@@ -250,3 +250,11 @@ def test_a_failing_flower_command_is_an_error_with_its_words(made, tmp_path, mon
     monkeypatch.setattr(processes, "program", lambda _: str(program))
     with pytest.raises(ProcessError, match="no such node"):
         processes.nodes(folder)
+
+
+@pytest.mark.parametrize("command", sorted(cli.commands()[0].commands))
+def test_every_command_explains_itself_with_an_example(command):
+    said = call("server", command, "--help")
+    assert said.exit_code == 0
+    assert f"Example: patevolve server {command} " in " ".join(said.output.split())
+    assert "--format" in said.output
