@@ -8,6 +8,7 @@ invents a peer, or leaves one out of the agreement, has another roster, and noth
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from patevolve.client.joined import read_joined
 from patevolve.shared.errors import InputError, MessageError, ParameterError, PolicyError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
+from patevolve.shared.secagg import graph
 from patevolve.shared.secagg.site import SiteSum, store_name
 from patevolve.shared.secagg.spec import SumSpec
 
 ROSTER = "roster.json"
 STATES = "secagg"
+BATCHES = ".batches.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,25 @@ class Masking:
     def save(self) -> None:
         """Put the state on the disk, so that a killed site neither masks nor unmasks a question twice."""
         write_atomic(self.path, self.site.export_state(), mode=0o600)
+
+    def bind(self, questions: Sequence[str], batch: str) -> None:
+        """Tie questions (by hash) to the one batch under which their answers may ever be summed, on the disk.
+
+        An answer keeps its noise when it is asked for again. Two sums over the same answers and other survivors would
+        differ by single sites' values under single shares of noise, which nobody charged. Raises MessageError for a
+        question that is tied to another batch, or twice in this one; then nothing is tied.
+        """
+        if len(set(questions)) != len(questions):
+            raise MessageError("a question twice in one sum found; expected each once.")
+        path = self.path.with_suffix(BATCHES)
+        tied = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if any(tied.get(question, batch) != batch for question in questions):
+            raise MessageError(
+                "a question that was summed with others before found; expected the same questions again."
+            )
+        if not all(question in tied for question in questions):
+            text = json.dumps({**tied, **dict.fromkeys(questions, batch)}, sort_keys=True)
+            write_atomic(path, text.encode(), mode=0o600)  # label: one-batch-per-answer
 
 
 def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
@@ -54,7 +76,7 @@ def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
         )
     privacy = agreed.plan.privacy
     try:
-        return SumSpec(
+        spec = SumSpec(
             plan=agreed.sha256,
             run=run,
             sites=sites,
@@ -62,8 +84,16 @@ def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
             dropouts=privacy.dropouts,
             colluders=privacy.colluders,
         )
+        graph.build(spec)
     except ParameterError as reason:
         raise PolicyError(f"{path} holds no roster for this plan: {reason}") from reason
+    assumed = agreed.plan.sites.count - privacy.dropouts - privacy.colluders
+    if graph.honest_values(spec) < assumed:
+        raise PolicyError(
+            f"a coordinator that lies about who dropped could open a sum with {graph.honest_values(spec)} honest shares; "
+            f"the plan's noise assumes {assumed}. Allow fewer drop-outs or colluders in the plan."
+        )
+    return spec
 
 
 def open_masking(home: SiteHome, agreed: Agreed, run: str, *, begin: bool = False) -> Masking:

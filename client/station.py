@@ -41,7 +41,7 @@ from patevolve.shared.envelopes import (
     refusal,
 )
 from patevolve.shared.errors import BudgetError, DataError, MessageError, PatevolveError, PolicyError
-from patevolve.shared.messages import decode_answer, decode_question
+from patevolve.shared.messages import decode_answer, decode_question, digest
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.ledger import Ledger
 from patevolve.shared.schedule import Ask, find, schedule
@@ -187,11 +187,15 @@ def _masked(home: SiteHome, prepared: Prepared, join: Join, request: Request) ->
     members = masking.site.accept_keys(keys)
     if len(members) < home.policy.minimum_sites:
         raise PolicyError(f"a sum over {len(members)} sites found; the policy asks for {home.policy.minimum_sites}.")
-    sizes = [find(prepared.asks, decode_question(question).name).bounds.size for question in questions]
+    posed = [decode_question(question) for question in questions]
+    if any(question.run != request.run for question in posed):
+        raise MessageError("a question of another run in this run's sum found; nothing was answered.")
+    sizes = [find(prepared.asks, question.name).bounds.size for question in posed]
     asked = masking.site.read_ask(asking)
     if asked.question != batch_name(questions) or asked.length != sum(sizes):
         raise MessageError("a sum over other questions than were sent with it found; nothing was answered.")
     masking.save()  # the list of keys is taken once in a run
+    masking.bind([digest(question) for question in questions], asked.question)
     institution = join(members)  # fixed by the list of keys: naming other sites would only cost a charge
     answers = [decode_answer(institution.handle(question)) for question in questions]
     part = masking.site.mask(asking, np.concatenate([answer.values for answer in answers]))

@@ -54,18 +54,16 @@ class Inquiry:
         ]
         hashes = [digest(encode_question(question)) for question in posed]
         kept = [self.folder.load_reply(ask.name, sha256) for ask, sha256 in zip(asks, hashes, strict=True)]
-        new = [item for item, reply in zip(zip(posed, asks, hashes, strict=True), kept, strict=True) if reply is None]
-        fresh = iter(self._fresh(new))
-        replies = [reply or next(fresh) for reply in kept]
+        # Questions that travelled together are asked together again: under masks their answers have one sum only.
+        known = [reply for reply in kept if reply is not None]
+        replies = known if len(known) == len(posed) else self._fresh(list(zip(posed, asks, hashes, strict=True)), kept)
         return [
             Estimate(values=estimate(reply.tally, ask.bounds), std=noise_std(reply.tally, ask.bounds))
             for ask, reply in zip(asks, replies, strict=True)
         ]
 
-    def _fresh(self, questions: Sequence[tuple[Question, Ask, str]]) -> list[Reply]:
-        """Ask what was not asked before: each question is on record before it leaves, each sum before it is used."""
-        if not questions:
-            return []
+    def _fresh(self, questions: Sequence[tuple[Question, Ask, str]], kept: Sequence[Reply | None]) -> list[Reply]:
+        """Ask the sites: each question is on record before it leaves, each sum before it is used; kept sums stay."""
         keys = self.institutions.public_keys
         for site, key in keys.items():
             self.ledger.register_site(site, key)
@@ -81,8 +79,9 @@ class Inquiry:
             )
         replies = []
         answered = self.institutions.ask_all([(question, ask) for question, ask, _ in questions])
-        for (_, ask, sha256), reply in zip(questions, answered, strict=True):
-            self.ledger.record_heads(self.run, self.asks.index(ask), reply.heads)
-            self.folder.save_reply(ask.name, sha256, reply)
-            replies.append(reply)
+        for (_, ask, sha256), reply, before in zip(questions, answered, kept, strict=True):
+            if before is None:
+                self.ledger.record_heads(self.run, self.asks.index(ask), reply.heads)
+                self.folder.save_reply(ask.name, sha256, reply)
+            replies.append(before or reply)
         return replies
