@@ -88,9 +88,10 @@ def sum_spec(home: SiteHome, agreed: Agreed, run: str) -> SumSpec:
     except ParameterError as reason:
         raise PolicyError(f"{path} holds no roster for this plan: {reason}") from reason
     assumed = agreed.plan.sites.count - privacy.dropouts - privacy.colluders
-    if graph.honest_values(spec) < assumed:
+    left = graph.honest_values(spec)
+    if left < assumed:
         raise PolicyError(
-            f"a coordinator that lies about who dropped could open a sum with {graph.honest_values(spec)} honest shares; "
+            f"a coordinator that lies about who dropped could open a sum with {left} honest shares; "
             f"the plan's noise assumes {assumed}. Allow fewer drop-outs or colluders in the plan."
         )
     return spec

@@ -81,7 +81,7 @@ def test_a_site_refuses_a_question_of_another_run_in_this_runs_sum(town: Any, mo
 
 
 def test_a_plan_whose_noise_a_lying_coordinator_could_thin_is_vetoed(town: Any) -> None:
-    """Ten sites, three drop-outs, two colluders: lies could open a sum of four honest shares, the noise assumes five."""
+    """Ten sites, three drop-outs, two colluders: lies could open a sum of four honest shares; the noise is for five."""
     town.sites = tuple(f"s{number}" for number in range(10))
     agreed = town.agreed({**SECURE, "sites.count": 10, "privacy.dropouts": 3, "privacy.colluders": 2})
     town.roster(agreed)
