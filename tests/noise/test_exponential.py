@@ -61,9 +61,12 @@ def test_the_law_is_the_exponential_of_the_scores(monotone, halves):
 def test_neighbours_differ_by_a_range_of_at_most_epsilon(scores, moves, epsilon):
     mechanism = ExponentialMechanism(epsilon=epsilon)
     other = [score + move for score, move in zip(scores, moves, strict=False)]
-    losses = [math.log(p / q) for p, q in zip(law(mechanism, scores), law(mechanism, other), strict=True) if p and q]
-    assert max(losses) - min(losses) <= epsilon + 1e-9
-    assert max(map(abs, losses)) <= epsilon + 1e-9
+    pairs = [(p, q) for p, q in zip(law(mechanism, scores), law(mechanism, other), strict=True) if p and q]
+    losses = [math.log(p / q) for p, q in pairs]
+    # Probabilities are rounded to 2⁻¹²⁶ of the whole; what that adds to the loss of a rare choice is charged to δ.
+    rounding = 2.0**-124 / float(min(min(pair) for pair in pairs))
+    assert max(losses) - min(losses) <= epsilon + 1e-9 + rounding
+    assert max(map(abs, losses)) <= epsilon + 1e-9 + rounding
 
 
 @settings(deadline=None, max_examples=15)

@@ -80,7 +80,6 @@ samples = 40
 """
 
 HOSTILE = (
-    "",
     ".",
     "..",
     "../../etc/passwd",
@@ -101,7 +100,6 @@ HOSTILE = (
     'new\nline, comma "quote"',
     "tab\tnul\x01",
     "trailing.",
-    "trailing ",
     "é",
     "e\u0301",
     "manifest.json",

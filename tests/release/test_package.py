@@ -85,7 +85,7 @@ def check_folders(names: tuple[str, ...]) -> None:
 def test_class_folders_are_plain_where_they_can_be(hostile: tuple[str, ...]) -> None:
     assert class_folders(("no", "Yes", "7", "Non-anginal_2")) == ("no", "Yes", "7", "Non-anginal_2")
     assert class_folders(("..", "", "a/b", "é", "con")) == ("%2E%2E", "%", "a%2Fb", "%C3%A9", "%63on")
-    check_folders(hostile)
+    check_folders((*hostile, "", "trailing "))
 
 
 @settings(deadline=None)
