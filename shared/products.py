@@ -9,6 +9,7 @@ the same exact sum.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,33 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def products(rows: Floats, pool: Floats) -> Floats:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pool:
+    """Public vectors made ready for ``products``: whole numbers (P, d) of at most 2^bits, and their power of two."""
+
+    whole: Floats
+    exponent: NDArray[np.int32]
+    bits: int
+
+
+def pool_of(vectors: Floats) -> Pool:
+    """Return public vectors (P, d) ready for any number of ``products``."""
+    # |q| ≤ 2^bits on both sides, so every partial sum of d products is an integer of at most 2^52: exact in a double.
+    bits = (52 - math.ceil(math.log2(max(vectors.shape[1], 1)))) // 2
+    whole, exponent = _snapped(vectors, bits, np.abs(_finite(vectors)).max(initial=0.0))
+    return Pool(whole=whole, exponent=exponent, bits=bits)
+
+
+def products(rows: Floats, pool: Floats | Pool) -> Floats:
     """Return the (n, P) inner products of private rows (n, d) with public vectors (P, d), each to about 2⁻²⁰.
 
     Guarantee: row i of the result is a function of row i and of ``pool``, bit by bit. A non-finite coordinate counts
     as 0.
     """
-    # |q| ≤ 2^bits on both sides, so every partial sum of d products is an integer of at most 2^52: exact in a double.
-    bits = (52 - math.ceil(math.log2(max(rows.shape[1], 1)))) // 2
-    left, up = _snapped(rows, bits, np.abs(_finite(rows)).max(axis=1, initial=0.0)[:, None])
-    right, over = _snapped(pool, bits, np.abs(_finite(pool)).max(initial=0.0))
-    scaled: Floats = (left @ right.T) * np.ldexp(1.0, up + over - 2 * bits)  # label: exact-products
+    right = pool if isinstance(pool, Pool) else pool_of(pool)
+    left, up = _snapped(rows, right.bits, np.abs(_finite(rows)).max(axis=1, initial=0.0)[:, None])
+    scaled: Floats = left @ right.whole.T
+    scaled *= np.ldexp(1.0, up + right.exponent - 2 * right.bits)  # label: exact-products
     return scaled
 
 

@@ -7,15 +7,17 @@ norm stays at most 1 (convexity). Class slots follow the plan's class list, what
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.products import products
+from patevolve.shared.products import Pool, pool_of, products
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
 
-BLOCK = 2048  # records per block of the neighbour search: bounds its memory
+BLOCK = 2**20  # distances held at a time by the neighbour search: bounds its memory
+SIEVE = 8  # groups per vote among which the neighbour search looks first
 
 
 class Electorate:
@@ -113,10 +115,10 @@ def neighbours(
         own = np.flatnonzero(candidate_classes == cls)
         if not len(own):
             continue
-        k = min(nearest, len(own))
-        for rows in _blocks(np.flatnonzero(classes == cls)):
+        k, pool = min(nearest, len(own)), _pool_of(candidate_features[own])
+        for rows in _blocks(np.flatnonzero(classes == cls), len(own)):
             units.append(np.repeat(voters.unit[rows], k))
-            places.append(own[_nearest(features[rows], candidate_features[own], k)].ravel())
+            places.append(own[_nearest_of(features[rows], pool, k)].ravel())
             values.append((voters.weight[rows, None] * rank_weights(k)).ravel())
     if not units:
         return sum_ballots(Entries(units=np.zeros(0, int), coordinates=np.zeros(0, int), values=np.zeros(0)), bounds)
@@ -124,21 +126,49 @@ def neighbours(
     return sum_ballots(entries, bounds)
 
 
-def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+def _blocks(rows: NDArray[np.int64], candidates: int) -> list[NDArray[np.int64]]:
+    size = max(1, BLOCK // candidates)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pool:
+    """Candidates of one class: their vectors and half their squared norms (P,)."""
+
+    vectors: Pool
+    norms: NDArray[np.float64]
+
+
+def _pool_of(vectors: NDArray[np.float64]) -> _Pool:
+    return _Pool(vectors=pool_of(vectors), norms=0.5 * np.einsum("pd,pd->p", vectors, vectors))
 
 
 def _nearest(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     """Return the positions of each row's k nearest pool members, nearest first; ties go to the earlier member."""
-    # ½‖x − c‖² up to a constant of the row
-    distance = 0.5 * np.einsum("pd,pd->p", pool, pool) - products(rows, pool)  # label: own-distances
-    furthest = np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
-    nearer, level = distance < furthest, distance == furthest
-    chosen = nearer | (level & (np.cumsum(level, axis=1) <= k - nearer.sum(axis=1, keepdims=True)))
-    found = np.nonzero(chosen)[1].reshape(len(rows), k)
-    order = np.argsort(np.take_along_axis(distance, found, axis=1), axis=1, kind="stable")
-    nearest: NDArray[np.int64] = np.take_along_axis(found, order, axis=1)
+    return _nearest_of(rows, _pool_of(pool), k)
+
+
+def _nearest_of(rows: NDArray[np.float64], pool: _Pool, k: int) -> NDArray[np.int64]:
+    distance = products(rows, pool.vectors)
+    np.subtract(pool.norms, distance, out=distance)  # ½‖x − c‖² up to a constant of the row  # label: own-distances
+    at, places = np.divmod(np.flatnonzero(distance <= _reach(distance, k)), len(pool.norms))
+    order = np.lexsort((distance[at, places], at))  # stable, so equal distances stay in the pool's order
+    starts = np.searchsorted(at, np.arange(len(rows)))
+    nearest: NDArray[np.int64] = places[order[starts[:, None] + np.arange(k)]]
     return nearest
+
+
+def _reach(distance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Return (n, 1) distances within which each row has at least k members, and seldom many more.
+
+    The k-th smallest of the minima of disjoint groups: k groups have a member that near. Minima are cheaper than a
+    partition of the whole row, and as exact.
+    """
+    groups = SIEVE * k
+    if distance.shape[1] < 4 * groups:
+        return np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
+    whole = distance[:, : distance.shape[1] // groups * groups].reshape(len(distance), -1, groups)
+    return np.partition(whole.min(axis=1), k - 1, axis=1)[:, k - 1 : k]
 
 
 def rank_weights(k: int) -> NDArray[np.float64]:
