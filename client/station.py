@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +50,7 @@ from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
 
-Join = Callable[[Sequence[str]], Institution]  # the sites that share a tally -> this one among them
+Join = Callable[[str], Institution]  # the hash of the cohort that shares a tally -> this site in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def _ask(station: Station, request: Request) -> Response:
         join = functools.partial(_institution, station, home, prepared, ledger)
         if prepared.agreed.plan.privacy.trust == "secure-sum":
             return _masked(home, prepared, join, request)
-        return _answered(home, join(request.sites), request)
+        return _answered(home, join(cohort_sha256(request.plan, request.sites)), request)
 
 
 def _answered(home: SiteHome, institution: Institution, request: Request) -> Response:
@@ -196,7 +196,7 @@ def _masked(home: SiteHome, prepared: Prepared, join: Join, request: Request) ->
         raise MessageError("a sum over other questions than were sent with it found; nothing was answered.")
     masking.save()  # the list of keys is taken once in a run
     masking.bind([digest(question) for question in questions], asked.question)
-    institution = join(members)  # fixed by the list of keys: naming other sites would only cost a charge
+    institution = join(cohort_sha256(request.plan, members, asking))  # label: one-sum-per-charge
     answers = [decode_answer(institution.handle(question)) for question in questions]
     part = masking.site.mask(asking, np.concatenate([answer.values for answer in answers]))
     masking.save()  # label: mask-stored-before-sent
@@ -223,14 +223,12 @@ def _check_masks(prepared: Prepared) -> None:
         raise MessageError("a message of the secure sum found; the plan trusts each site alone.")
 
 
-def _institution(
-    station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, sites: Sequence[str]
-) -> Institution:
+def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: Ledger, cohort: str) -> Institution:
     members = prepared.index.members
     return Institution(
         agreed=prepared.agreed,
         asks=prepared.asks,
-        cohort=cohort_sha256(prepared.agreed.sha256, sites),
+        cohort=cohort,
         guard=Guard(policy=home.policy, ledger=ledger, identity=home.identity, noise=station.noise),
         index=prepared.index,
         encoder=prepared.tools.encoder,

@@ -187,9 +187,14 @@ def decode_head(data: bytes) -> str:
     return packet.fields["head"]
 
 
-def cohort_sha256(plan: str, sites: Sequence[str]) -> str:
-    """Return the hash that names a cohort; part of what makes a question the same question."""
-    return hashlib.sha256(wire.canonical_json([plan, sorted(sites)])).hexdigest()
+def cohort_sha256(plan: str, sites: Sequence[str], asking: bytes = b"") -> str:
+    """Return the hash that names a cohort; part of what makes a question the same question.
+
+    asking:  under secure sum the sum's own request: it names the list of keys and the batch, so that an answer, which
+             keeps its noise, is given again in the same sum alone
+    """
+    one_sum = [hashlib.sha256(asking).hexdigest()] if asking else []
+    return hashlib.sha256(wire.canonical_json([plan, sorted(sites), *one_sum])).hexdigest()
 
 
 def batch_name(questions: Sequence[bytes]) -> str:

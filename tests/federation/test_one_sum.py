@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
 
+from patevolve.client import station
 from patevolve.client.approved import approved_plan
 from patevolve.client.home import open_home
 from patevolve.client.masking import Masking, open_masking
 from patevolve.shared import inquiry
+from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import MessageError, PolicyError
 from patevolve.shared.runfolder import RunFolder
 
@@ -78,6 +81,29 @@ def test_a_site_refuses_a_question_of_another_run_in_this_runs_sum(town: Any, mo
     with pytest.raises(Exception, match=r"answered|refused|message"):
         town.coordinate(agreed, town.office(agreed))
     assert all(not town.charges(site) for site in town.sites)
+
+
+def charged_after_the_states_are_gone(town: Any, noise: Any) -> set[int]:
+    """Sum a run, delete every site's state as after a run, sum the same run again; return the charges per question."""
+    agreed = town.agreed(SECURE)
+    town.coordinate(agreed, town.office(agreed, noise=noise))
+    for site in town.sites:
+        shutil.rmtree(town.place / "homes" / site / "secagg")
+    town.coordinate(agreed, town.office(agreed, noise=noise), out="again")
+    return {count for site in town.sites for count in town.charges(site).values()}
+
+
+def test_a_second_sum_of_a_run_whose_state_was_deleted_is_charged_and_drawn_anew(town: Any, recorded: Any) -> None:
+    """Else the coordinator asks the same answers with other survivors, and the difference is single sites' values."""
+    assert charged_after_the_states_are_gone(town, recorded) == {2}
+    assert all(drawn == 2 for drawn in town.draws.values())
+
+
+def test_a_station_that_ties_its_answers_to_files_alone_is_caught(
+    town: Any, recorded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(station, "cohort_sha256", lambda plan, sites, *_: cohort_sha256(plan, sites))
+    assert charged_after_the_states_are_gone(town, recorded) == {1}
 
 
 def test_a_plan_whose_noise_a_lying_coordinator_could_thin_is_vetoed(town: Any) -> None:
