@@ -7,6 +7,7 @@ site. So a file that was changed, swapped between sites, or answers another ques
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _CONTEXT = {  # keeps a signature over one kind of file from being one over anyt
     "sealed question": b"patevolve sealed question 1\n",
     "sealed answer": b"patevolve sealed answer 1\n",
 }
+_HASH = re.compile(r"[0-9a-f]{64}")
 MAX_FILE = MAX_REQUEST + (1 << 16)  # bytes; the signed fields take far less than 64 KiB
 
 
@@ -80,6 +82,8 @@ def open_answer(data: bytes, *, key: str | None) -> tuple[SealedAnswer, str]:
     With ``key`` None any key is accepted, which is right for a site's first greeting alone.
     """
     fields, body = _open("sealed answer", data, {"site", "action", "question"}, key)
+    if not _HASH.fullmatch(fields["question"]):  # it becomes a file's name at the coordinator
+        raise MessageError("a sealed answer to a question that is no SHA-256 found; it was not written by patevolve.")
     answer = SealedAnswer(site=fields["site"], action=_action(fields["action"]), question=fields["question"], body=body)
     return answer, fields["public_key"]
 

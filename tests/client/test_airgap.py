@@ -236,6 +236,19 @@ def test_an_answer_is_collected_only_for_what_was_asked_and_under_the_site_s_own
     world.carry(south)
 
 
+def test_an_answer_cannot_name_a_file_outside_the_mail(world):
+    """A site's answer names its question, and is filed under that name: a name with a path in it is refused."""
+    question = world.wanted()[0]
+    world.answer(question, "north", "a.pv")
+    found, _ = open_answer((world.path / "a.pv").read_bytes(), key=None)
+    own = open_home(world.home("north")).identity
+    for name in (f"{found.question[:12]}/../../../escaped", found.question.upper(), found.question + "0", ""):
+        (world.path / "b.pv").write_bytes(sealed.seal_answer(dataclasses.replace(found, question=name), own))
+        with pytest.raises(MessageError, match="SHA-256"):
+            server.collect(world.path / "mail", SITES, world.path / "b.pv")
+    assert not (world.path / "escaped.pv").exists()
+
+
 def test_a_pinned_key_stands_above_the_first_greeting(world):
     question = world.wanted()[0]
     world.answer(question, "north", "a.pv")
