@@ -144,7 +144,7 @@ def test_a_share_of_the_noise_never_leaves_without_a_mask(town, monkeypatch):
     town.roster(agreed)
     station: Station = town.station(agreed, "Ada")
     monkeypatch.setattr(
-        stations, "_masked", lambda home, _, join, request: stations._answered(home, join(request.sites), request)
+        stations, "_masked", lambda home, _, join, request: stations._answered(home, join("0" * 64), request)
     )
     question = encode_question(Question(kind="counts", name="counts", plan=agreed.sha256, run="r"))
     request = Request(action="ask", plan=agreed.sha256, run="r", sites=town.sites, parts=(question,))
