@@ -85,6 +85,8 @@ def open_station(home: str, data: str, noise: str = "") -> Station:
     from patevolve.client.simulate import system_noise  # noqa: PLC0415 - a message that is refused loads no NumPy
     from patevolve.client.station import Station  # noqa: PLC0415 - the same
 
+    if noise:
+        _recorded(home, "")  # refuses unless the environment agrees, before anything is charged
     handler = logging.FileHandler(Path(home) / JOURNAL, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     journal = logging.getLogger("patevolve")

@@ -26,6 +26,8 @@ from patevolve.server.post import Letter
 from patevolve.server.run import coordinate
 from patevolve.shared.described import Context
 from patevolve.shared.envelopes import Request, decode_response, encode_request
+from patevolve.shared.errors import ParameterError
+from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,7 @@ class LocalGrid(Grid):
 
 
 @pytest.fixture
-def grid(town):
+def grid(town, recorded):
     made = []
 
     def make(agreed):
@@ -145,6 +147,15 @@ def test_a_site_without_configuration_says_nothing_but_a_code(town, grid):
     found = grid(town.agreed())
     found.configs[200] = {}
     assert decode_response(sent(found, "hello", b""), "hello").codes == ("error",)
+
+
+def test_recorded_noise_is_refused_before_any_charge_unless_the_environment_agrees(town, monkeypatch):
+    monkeypatch.delenv(RECORDED_NOISE_VARIABLE, raising=False)
+    agreed = town.agreed()
+    site = town.sites[0]
+    with pytest.raises(ParameterError, match="outside a test"):
+        site_app.open_station(str(town.home(agreed, site)), str(town.data(site)), "yes")
+    assert not town.charges(site)
 
 
 @pytest.mark.parametrize("data", [b"", b"PVM1", "text", 5])
