@@ -50,6 +50,7 @@ from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
 
+MAX_WORDS = 2000  # characters of an error in the log: a message's header may have a million
 Join = Callable[[str], Institution]  # the hash of the cohort that shares a tally -> this site in it
 
 
@@ -90,7 +91,7 @@ class Station:
                 request = decode_request(data, action)
                 return _outgoing(_ACTIONS[action](self, request))
         except PatevolveError as reason:
-            log.warning("%s refused %s: %s", site or self.home, action, reason)
+            log.warning("%s refused %s: %s", site or self.home, action, in_one_line(reason))
             return refusal(action, site, reason.code)
         except Exception:  # an exception's text would reach the coordinator, file names and all
             log.exception("%s failed at %s", site or self.home, action)
@@ -167,7 +168,7 @@ def _answered(home: SiteHome, institution: Institution, request: Request) -> Res
         try:
             answer, code = institution.handle(question), OK
         except PatevolveError as reason:
-            log.warning("%s refused a question: %s", home.policy.site, reason)
+            log.warning("%s refused a question: %s", home.policy.site, in_one_line(reason))
             answer, code = b"", reason.code
         parts.append(answer)
         codes.append(code)
@@ -251,6 +252,11 @@ def check_cohort(request: Request, agreed: Agreed, policy: SitePolicy) -> None:
         raise MessageError(f"a cohort of {found} sites found; the plan says {least} to {most}, this one with them.")
     if found < policy.minimum_sites:
         raise PolicyError(f"a cohort of {found} sites found; the policy asks for {policy.minimum_sites}.")
+
+
+def in_one_line(reason: Exception) -> str:
+    """Return an error's words for the site's log; they may quote the coordinator, who writes no line there."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(reason)[:MAX_WORDS])
 
 
 def _outgoing(response: Response) -> bytes:

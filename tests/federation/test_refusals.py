@@ -16,7 +16,7 @@ from patevolve.client.approved import PLANS, install_plan
 from patevolve.client.home import open_home
 from patevolve.client.policy import draft
 from patevolve.server.run import coordinate, reported
-from patevolve.shared import envelopes
+from patevolve.shared import envelopes, wire
 from patevolve.shared.envelopes import (
     Request,
     Response,
@@ -99,6 +99,23 @@ def test_another_version_is_refused_with_the_code_of_messages(town, monkeypatch)
 
     office.stations[101] = old
     assert carried_out(town, agreed, office)[0] == 7
+
+
+def test_a_coordinator_writes_no_line_of_its_own_into_a_site_s_log(town, caplog):
+    """Words that a refusal quotes stay on the refusal's own line, and are cut."""
+    agreed = town.agreed()
+    fields = {
+        "protocol": 1,
+        "patevolve": "1\n2026-01-01 INFO Ada answered\x1b[2J" + "x" * 9999,
+        "sites": [],
+        "run": "r",
+    }
+    data = wire.encode(wire.Packet(kind="hello request", fields={**fields, "plan": agreed.sha256}))
+    assert decode_response(town.station(agreed, "Ada").handle("hello", data), "hello").codes == ("message",)
+    (record,) = [record for record in caplog.records if "refused hello" in record.getMessage()]
+    assert "Ada answered" in record.getMessage()
+    assert record.getMessage().isprintable()
+    assert len(record.getMessage()) < 2100
 
 
 def test_a_site_that_lost_its_approved_text_refuses(town):
