@@ -157,6 +157,11 @@ def spelled(number: int, noun: str) -> str:
     return f"{amount} {plural(noun, number)}"
 
 
+def article(noun: str) -> str:
+    """Return "an" before a vowel, else "a"."""
+    return "an" if noun[:1].lower() in "aeiou" else "a"
+
+
 def plural(noun: str, number: int = 2) -> str:
     """Return the noun for this many."""
     return noun if number == 1 else f"{noun}s"
@@ -173,7 +178,7 @@ def lead(report: Mapping[str, Any], *, noun: str, sample: str) -> str:
     place = {
         "simulated": f", simulated on one computer. Each {noun} answered with noised sums of votes only.",
         "local": f". No record left the {noun}.",
-        "deployed": f". No record left a {noun}.",
+        "deployed": f". No record left {article(noun)} {noun}.",
     }.get(str(report.get("mode")), ".")
     return f"{made}{place} {_spent(report, sites)}"
 
