@@ -13,11 +13,20 @@ from pathlib import Path
 from patevolve.client import policy as policies
 from patevolve.client.policy import SitePolicy
 from patevolve.shared.errors import LedgerError, PolicyError
-from patevolve.shared.files import write_new
+from patevolve.shared.files import write_atomic, write_new
 from patevolve.shared.privacy.ledger import Head, Ledger
-from patevolve.shared.privacy.signing import Identity, create_identity, load_identity
+from patevolve.shared.privacy.signing import (
+    Identity,
+    create_identity,
+    head_from_json,
+    head_to_json,
+    load_identity,
+    sign_head,
+    verify_head,
+)
 
 LEDGER = "ledger.sqlite"
+HEAD = "ledger.head"
 SECRET = "secret.key"  # noqa: S105 - a file name
 IDENTITY = "identity.key"
 SECRET_BYTES = 32
@@ -34,7 +43,13 @@ class SiteHome:
 
     def open_ledger(self, trusted_heads: Iterable[Head] = ()) -> Ledger:
         """Return the site's ledger, held until closed. Raises LedgerError if it is lost, behind or in use."""
-        return Ledger.open(self.path / LEDGER, exclusive=True, trusted_heads=trusted_heads)
+        kept = self.path / HEAD
+        known = [verify_head(head_from_json(_text(kept)), self.identity.public_key)] if kept.exists() else []
+        return Ledger.open(self.path / LEDGER, exclusive=True, trusted_heads=[*trusted_heads, *known])
+
+    def keep_head(self, head: Head) -> None:
+        """Remember beside the ledger how far it has come, so that an older copy put back is refused."""
+        write_atomic(self.path / HEAD, head_to_json(sign_head(head, self.identity)).encode(), mode=0o600)
 
 
 def open_home(path: Path, *, site: str = "") -> SiteHome:
@@ -59,6 +74,13 @@ def open_home(path: Path, *, site: str = "") -> SiteHome:
             f"{path / SECRET} has {len(secret)} bytes; expected {SECRET_BYTES}. Restore it from a backup."
         )
     return SiteHome(path=path, policy=policy, secret=secret, identity=load_identity(path / IDENTITY))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError) as reason:
+        raise LedgerError(f"{path} cannot be read ({reason}); restore it with its ledger.") from reason
 
 
 def _found(path: Path, policy: SitePolicy) -> None:

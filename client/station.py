@@ -157,8 +157,11 @@ def _ask(station: Station, request: Request) -> Response:
     with home.open_ledger() as ledger:
         join = functools.partial(_institution, station, home, prepared, ledger)
         if prepared.agreed.plan.privacy.trust == "secure-sum":
-            return _masked(home, prepared, join, request)
-        return _answered(home, join(cohort_sha256(request.plan, request.sites)), request)
+            response = _masked(home, prepared, join, request)
+        else:
+            response = _answered(home, join(cohort_sha256(request.plan, request.sites)), request)
+        home.keep_head(ledger.head())  # before a byte leaves
+    return response
 
 
 def _answered(home: SiteHome, institution: Institution, request: Request) -> Response:
