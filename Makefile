@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check types clean
+.PHONY: demo test check types bench clean
 
 demo: .venv/demo.installed ## four hospitals, one command; the same as: pip install -e '.[demo]' && patevolve demo
 	$(BIN)/patevolve demo heart
@@ -14,6 +14,9 @@ check: .venv/test.installed types ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p patevolve
+
+bench: .venv/test.installed ## ratios of speed and size, a few minutes on an idle machine: docs/performance.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py
 
 # The folders are mapped to patevolve.* by setuptools; mypy finds them through links of the same shape.
 types:

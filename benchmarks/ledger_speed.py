@@ -66,8 +66,8 @@ def spread(values: list[float]) -> str:
     return f"{min(values):10.3g} {statistics.median(values):10.3g} {max(values):10.3g}"
 
 
-def durable(folder: Path) -> None:
-    """Print charges per second, bare synced appends per second, and their ratio."""
+def side_by_side(folder: Path) -> tuple[int, list[float], list[float]]:
+    """Return the bytes of a charge, charges per second and bare synced appends per second, repeat by repeat."""
     path = folder / "ledger.sqlite"
     charges, bare = [], []
     with Ledger.create(path, site="benchmark") as ledger:
@@ -81,6 +81,12 @@ def durable(folder: Path) -> None:
             work = [f"{repeat}/{number}" for number in range(CHARGES)]
             charges.append(CHARGES / seconds(lambda work=work: [charge(ledger, name) for name in work]))
             bare.append(CHARGES / seconds(lambda: append(folder / "bare", size)))
+    return size, charges, bare
+
+
+def durable(folder: Path) -> None:
+    """Print charges per second, bare synced appends per second, and their ratio."""
+    size, charges, bare = side_by_side(folder)
     ratios = [one / other for one, other in zip(charges, bare, strict=True)]
     print(f"{REPEATS} repeats of {CHARGES}; a charge writes {size} bytes to the log")
     print(f"{'':34}{'min':>10} {'median':>10} {'max':>10}")

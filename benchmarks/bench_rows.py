@@ -1,0 +1,341 @@
+"""The measurements behind ``make bench``: each prints its rows of the performance table as JSON.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_rows.py tally|generation|noise|accounting|pate|wire|sites|edge
+
+A ratio's two sides are timed in turn in one process, so that both meet the same load, and the ratio is taken in each
+repeat. The middle one stands in the table, and the least and the greatest beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+REPEATS = 7
+Row = dict[str, Any]
+
+
+def row(number: int, what: str, values: Sequence[float], unit: str, **rest: Any) -> Row:
+    """Return one row. ``rest``: most or least (the goal), note, next (idea)."""
+    return {"row": number, "what": what, "values": [float(value) for value in values], "unit": unit, **rest}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def paired(one: Callable[[], object], other: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+    """Return the time of ``one`` over that of ``other``, in turn, after one call of each."""
+    one(), other()
+    return [seconds(one) / seconds(other) for _ in range(repeats)]
+
+
+def script(name: str, *arguments: str) -> Any:
+    """Return the JSON that a benchmark of this folder prints, run in a process of its own."""
+    command = [sys.executable, str(HERE / name), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own scripts
+    return json.loads(done.stdout)
+
+
+def tally() -> list[Row]:
+    """Row 1: soft votes of 6,000 records on 4,000 candidates in 128 dimensions."""
+    from sklearn.neighbors import NearestNeighbors
+
+    from patevolve.shared.votes import ballots
+
+    n, P, d, k = 6000, 4000, 128, 20
+    rng = np.random.default_rng(0)
+    features, candidates = rng.normal(size=(n, d)), rng.normal(size=(P, d))
+    voters = ballots.Electorate(np.array([f"unit {number}" for number in range(n)]))
+    bounds = ballots.neighbours_bounds(P, k, 1)
+
+    def vote(classes: int) -> Callable[[], object]:
+        own, theirs = rng.integers(0, classes, n), np.arange(P) % classes
+        return lambda: ballots.neighbours(voters, features, own, (candidates, theirs), nearest=k, bounds=bounds)
+
+    def library() -> object:
+        return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(candidates).kneighbors(features)
+
+    def product() -> object:
+        return features @ candidates.T
+
+    sizes = f"n = {n:,}, P = {P:,}, d = {d}, k = {k}"
+    whole = paired(vote(1), product)
+    split = paired(vote(10), product)
+    against = [1 / value for value in paired(vote(1), library)]
+    once, memory = vote(1), []
+    for _ in range(REPEATS):
+        tracemalloc.start()
+        once()
+        memory.append(tracemalloc.get_traced_memory()[1] / 1e6)
+        tracemalloc.stop()
+    return [
+        row(
+            1,
+            f"vote tally in one class / bare matrix product ({sizes})",
+            whole,
+            "×",
+            most=1.6,
+            note="the product inside is on whole numbers, exact in any order (shared/votes/SENSITIVITY.md, lemma 5)",
+            next="screen in float32 with an error bound, exact products for those that it leaves undecided",
+        ),
+        row(1, "vote tally in ten classes / bare matrix product of all", split, "×", most=1.6),
+        row(
+            1,
+            "scikit-learn's brute-force search / vote tally, one class",
+            against,
+            "×",
+            least=2.0,
+            note="a library's exact search at the same k, not DPSDA itself",
+            next="the float32 screen above; DPSDA's histogram (faiss, torch) was not measured",
+        ),
+        row(1, "memory of a tally over its inputs", memory, "MB", most=200.0),
+    ]
+
+
+def generation() -> list[Row]:
+    """Row 2: breed, render, embed, vote and select, with one vote of 4,000 private digits."""
+    from patevolve.client.demo import plan_of
+    from patevolve.client.digits import load_digits
+    from patevolve.client.study import join
+    from patevolve.shared.evolution.breed import breed, strength_at
+    from patevolve.shared.evolution.select import resample, smooth
+    from patevolve.shared.randomness import stream
+    from patevolve.shared.tools import tools_of
+    from patevolve.shared.votes import ballots
+
+    plan = plan_of("digits", 4.0, 1).plan
+    tools, private = tools_of(plan), join(list(load_digits(1).train.values()))
+    features, voters = tools.encoder.encode(private.values), ballots.Electorate(private.units)
+    classes, nearest = len(plan.data.classes), plan.questions.neighbours.nearest
+
+    def one(count: int) -> dict[str, float]:
+        each, clock = count // classes, {"breed": 0.0, "render": 0.0, "embed": 0.0, "vote": 0.0, "select": 0.0}
+        parents = [tools.generator.draw(stream(1, "bench", cls), cls, max(1, each // 2)) for cls in range(classes)]
+        marks = [time.perf_counter()]
+
+        def lap(name: str) -> None:
+            marks.append(time.perf_counter())
+            clock[name] += marks[-1] - marks[-2]
+
+        strength = strength_at(plan.evolution, 3)
+        bred = [
+            breed(stream(2, cls), tools.generator, parents[cls], cls, each, settings=plan.evolution, strength=strength)
+            for cls in range(classes)
+        ]
+        genomes, own = np.concatenate(bred), np.repeat(np.arange(classes), each)
+        lap("breed")
+        values = tools.generator.render(genomes, own)
+        lap("render")
+        seen = tools.encoder.encode(values)
+        lap("embed")
+        bounds = ballots.neighbours_bounds(len(own), nearest, 1)
+        votes = ballots.neighbours(voters, features, private.classes, (seen, own), nearest=nearest, bounds=bounds)
+        lap("vote")
+        for cls in range(classes):
+            at = own == cls
+            weights = smooth(seen[at], votes.values[at] / bounds.scale, plan.evolution.bandwidth)
+            resample(stream(3, cls), weights, max(1, each // 2))
+        lap("select")
+        return {name: spent / len(own) for name, spent in clock.items()}
+
+    one(250)
+    laps = {count: [one(count) for _ in range(5)] for count in (250, 2560)}
+    small, large = ([sum(lap.values()) for lap in laps[count]] for count in (250, 2560))
+    generator = [(lap["render"] + lap["embed"]) / sum(lap.values()) for lap in laps[2560]]
+    top = max(laps[2560][0], key=lambda name: statistics.median(lap[name] for lap in laps[2560]))
+    return [
+        row(
+            2,
+            "time per candidate of a generation with 2,560 candidates / with 250",
+            [b / a for a, b in zip(small, large, strict=True)],
+            "×",
+            most=1.05,
+            note=f"digits, one site of {len(private.units):,} images; top cost: {top}; 25,600 candidates not measured",
+            next="render and embed in float32 batches that stay in the cache",
+        ),
+        row(2, "share of it in rendering and embedding", [100 * part for part in generator], "%", least=70.0),
+    ]
+
+
+def noise() -> list[Row]:
+    """Row 3: exact integer noise."""
+    import noise_speed
+
+    rows, draws, fewer = [], 10**6, 10**5
+    for law, sigma in (("gaussian", 2.0), ("gaussian", 1000.0), ("gaussian", 1e5), ("skellam", 40.0)):
+        draw, _ = noise_speed.ours(law, sigma)
+        theirs = noise_speed.opendp_gaussian(sigma)
+        ratios = [10 * noise_speed.seconds(theirs, fewer) / noise_speed.seconds(draw, draws) for _ in range(5)]
+        words = f"OpenDP's discrete Gaussian / {law} noise of scale {sigma:g}, 10⁶ draws"
+        note = "OpenDP is timed on 10⁵ draws, times ten"
+        rows.append(row(3, words, ratios, "×", least=30.0, note=note, next="fewer random bits for wide tables"))
+    return rows
+
+
+def accounting() -> list[Row]:
+    """Row 4: planning, a large ledger's ε, durable charges."""
+    import ledger_speed
+
+    from patevolve.client.demo import plan_of
+    from patevolve.shared.privacy.ledger import Ledger
+    from patevolve.shared.schedule import schedule
+
+    plans = [plan_of("digits", 3.0 + repeat / 10, 1).plan for repeat in range(REPEATS)]
+    planning = [seconds(lambda plan=plan: schedule(plan, 1000)) for plan in plans]  # each ε anew: nothing is kept
+    with tempfile.TemporaryDirectory() as folder:
+        _, charges, bare = ledger_speed.side_by_side(Path(folder))
+        distinct, path = 100, Path(folder) / "large.sqlite"
+        with Ledger.create(path, site="benchmark") as ledger:
+            ledger._chain._connection.execute("PRAGMA synchronous=OFF")  # noqa: SLF001 - filling is not measured
+            for number in range(ledger_speed.LARGE):
+                ledger_speed.charge(ledger, f"q{number}", sigma=4e5 + number % distinct)
+            spent = [seconds(lambda: ledger.spent(ledger_speed.CAP.delta)) for _ in range(REPEATS)]
+    return [
+        row(4, "planning: every question's noise, digits", planning, "s", most=1.0),
+        row(4, "ε of a ledger of 10⁵ charges, 100 distinct events", spent, "s", most=1.0),
+        row(
+            4,
+            "durable charges / bare appends of as many bytes, each with fsync",
+            [one / other for one, other in zip(charges, bare, strict=True)],
+            "×",
+            note="the goal is 500 a second, or the disk's own rate where that is lower",
+        ),
+        row(4, "durable charges a second", charges, "1/s", least=min(500.0, statistics.median(bare))),
+    ]
+
+
+def pate() -> list[Row]:
+    """Row 4, continued: the data-dependent PATE bound against a loop over queries."""
+    import pate_speed
+
+    from patevolve.shared.privacy import pate as bounds
+
+    sigma, sample, queries, orders = 40.0, 1000, 100_000, np.arange(2.0, 32.0, 0.5)
+    counts = pate_speed.histograms(queries, 10, 250, 0)
+
+    def ours() -> object:
+        return bounds.gnmax_total(bounds.log_q_gaussian(counts, sigma), sigma, orders)
+
+    def loop() -> object:
+        return [pate_speed.rowwise(some, sigma, orders) for some in counts[:sample]]
+
+    ratios = [queries / sample / value for value in paired(ours, loop)]
+    words = "PATE bound query by query / all at once (10⁵ queries, 60 orders)"
+    return [row(4, words, ratios, "×", note="the loop is timed on 1,000 queries and scaled")]
+
+
+def wire() -> list[Row]:
+    """Row 5: bytes of one vote of the digits plan to and from a site, against the same candidates as images."""
+    from PIL import Image
+
+    from patevolve.client.demo import plan_of
+    from patevolve.shared.generators.simulator import Simulator
+    from patevolve.shared.messages import Answer, Question, encode_answer, encode_question
+    from patevolve.shared.randomness import stream
+
+    agreed = plan_of("digits", 4.0, 1)
+    plan, asking = agreed.plan, agreed.plan.questions.neighbours
+    names, count = plan.data.classes, asking.candidates // len(plan.data.classes)
+    rows, sample = [], 20
+    for side in (plan.data.height, 224):
+        simulator, png, flat = Simulator(glyphs=names, side=side), [], []
+        for seed in range(5):
+            drawn = [simulator.draw(stream(seed, "wire", cls), cls, count) for cls in range(len(names))]
+            classes = np.repeat(np.arange(len(names)), count)
+            arrays = {"genomes": np.concatenate(drawn), "classes": classes}
+            posed = Question(kind="neighbours", name="neighbours/1", plan=agreed.sha256, run="bench", arrays=arrays)
+            votes = np.rint(stream(seed, "votes").normal(0.0, 4e3, len(classes))).astype(np.int64)
+            answer = Answer(question="0" * 64, site="site", values=votes, std=4e3, full=False, head="")
+            back = len(encode_answer(answer)) / len(classes)
+            ours = len(encode_question(posed)) / len(classes) + back
+            some = np.concatenate([own[:sample] for own in drawn])
+            images = simulator.render(some, np.repeat(np.arange(len(names)), sample))
+            png.append(float(np.mean([png_bytes(Image.fromarray(image)) for image in images])) + back)
+            flat.append(4 * side * side + back)
+            png[-1], flat[-1] = png[-1] / ours, flat[-1] / ours
+        note = f"{asking.candidates:,} candidates of {ours:.0f} bytes there and back; both with the same answer"
+        rest = {"note": note, "next": "sites draw the pool themselves: it follows from the seed and released tallies"}
+        rows.append(row(5, f"PNG images / genomes, {side} pixels", png, "×", least=50.0, **rest))
+        rows.append(row(5, f"float32 images / genomes, {side} pixels", flat, "×", least=400.0, **rest))
+    return rows
+
+
+def png_bytes(image: Any) -> int:
+    """Return the size of an image as PNG."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return buffer.tell()
+
+
+def sites() -> list[Row]:
+    """Row 6: many sites in one process."""
+    found: dict[int, list[dict[str, float]]] = {10: [], 100: [], 1000: []}
+    for _ in range(5):
+        for count, runs in found.items():
+            runs.append(script("sites_speed.py", str(count)))
+    thousand = found[1000]
+    per = {count: [run["run_cpu_s"] / count for run in runs] for count, runs in found.items()}
+    memory = [(b["peak_mib"] - a["peak_mib"]) * 1024 / 900 for a, b in zip(found[100], found[1000], strict=True)]
+    note = "counts, prototypes and one vote; each site with its own folder, key and ledger, in memory"
+    return [
+        row(
+            6,
+            "1,000 sites in one process: founding and one full generation",
+            [run["founding_s"] + run["run_s"] for run in thousand],
+            "s",
+            most=60.0,
+            note=note,
+        ),
+        row(6, "the same: peak memory", [run["peak_mib"] for run in thousand], "MiB", most=2048.0),
+        row(
+            6,
+            "processor time per site with 1,000 / with 100",
+            [b / a for a, b in zip(per[100], per[1000], strict=True)],
+            "×",
+            most=1.1,
+            note="sites and coordinator together; loading the libraries, about a second, is part of each run",
+        ),
+        row(6, "memory per site, from 100 to 1,000", memory, "KiB", note="10,000 sites: not measured"),
+    ]
+
+
+def edge() -> list[Row]:
+    """Row 7: cold start of the voting client."""
+    runs = [script("edge_speed.py") for _ in range(REPEATS)]
+    heavy = sorted({name for run in runs for name in run["heavy"]})
+    note = f"heavy libraries loaded: {', '.join(heavy) or 'none (no torch, SciPy, scikit-learn, pandas, matplotlib)'}"
+    return [
+        row(7, "voting client: import to first vote", [run["first_vote_s"] for run in runs], "s", most=2.0, note=note),
+        row(7, "the same: peak memory", [run["peak_mib"] for run in runs], "MiB", most=250.0),
+    ]
+
+
+MEASUREMENTS: dict[str, Callable[[], list[Row]]] = {
+    "tally": tally,
+    "generation": generation,
+    "noise": noise,
+    "accounting": accounting,
+    "pate": pate,
+    "wire": wire,
+    "sites": sites,
+    "edge": edge,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(MEASUREMENTS[sys.argv[1]]()))

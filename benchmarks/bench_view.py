@@ -1,0 +1,90 @@
+"""Render the JSON of ``make bench`` as docs/performance.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TITLES = {
+    1: "Vote tally",
+    2: "A generation",
+    3: "Noise",
+    4: "Accounting",
+    5: "Wire",
+    6: "Sites",
+    7: "Edge",
+}
+UNMEASURED = (
+    "DPSDA's own nearest-neighbour histogram (faiss, torch), an approximate index beyond 10⁶ candidates, CUDA",
+    "a generation with 25,600 candidates",
+    "10,000 simulated sites (each holds open files of its own ledger: a process has too few by default), 10⁵ devices",
+    "end to end against DPSDA and AIM; instruction counts",
+)
+HEAD = """# Performance
+
+`make bench` measures this table and writes it: `benchmarks/performance.json` holds every repeat, this page is rendered
+from it. A ratio's two sides are timed in turn in one process, and the ratio is taken in each repeat, so a busy machine
+slows both. Seconds and MiB are what this machine showed; they stand here only where a goal is given in them. *Range*
+is the least and the greatest of the repeats; a goal is *reached* when the middle one keeps it, *in part* when the
+middle one keeps it and some repeat does not.
+"""
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """Return the page."""
+    machine, versions = result["machine"], result["versions"]
+    words = ", ".join(f"{name} {version}" for name, version in versions.items())
+    setting = (
+        f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}; threads of the linear algebra: "
+        f"{machine['threads']}; load when it began {machine['load']:.1f}. {words}."
+    )
+    rows = [row for one in result["measurements"].values() for row in one["rows"]]
+    parts = [HEAD, setting + "\n"]
+    for number, title in TITLES.items():
+        parts.append(section(number, title, [row for row in rows if row["row"] == number]))
+    failed = [f"{name}: {one['failed']}" for name, one in result["measurements"].items() if "failed" in one]
+    parts.append("## Not measured\n\n" + "".join(f"- {what}\n" for what in (*failed, *UNMEASURED)))
+    return "\n".join(parts)
+
+
+def section(number: int, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return one part of the table; without rows it says so."""
+    head = f"## {number}. {title}\n\n"
+    if not rows:
+        return head + "Not measured.\n"
+    lines = ["| what | middle | range | repeats | goal | |", "|---|---|---|---|---|---|"]
+    lines += [line(row) for row in rows]
+    notes = list(dict.fromkeys(f"{row['note'][0].upper()}{row['note'][1:]}." for row in rows if row.get("note")))
+    ideas = list(
+        dict.fromkeys(row["next"] for row in rows if row.get("next") and verdict(row) in ("missed", "in part"))
+    )
+    words = " ".join([*notes, *(f"Next idea: {idea}." for idea in ideas)])
+    return head + "\n".join(lines) + "\n" + (f"\n{words}\n" if words else "")
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row of the table."""
+    values, unit = row["values"], row["unit"]
+    goal = f"≤ {row['most']:g} {unit}" if "most" in row else f"≥ {row['least']:g} {unit}" if "least" in row else ""
+    middle = statistics.median(values)
+    spread = f"{figure(min(values))} to {figure(max(values))}"
+    return f"| {row['what']} | {figure(middle)} {unit} | {spread} | {len(values)} | {goal} | {verdict(row)} |"
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """Return whether the goal is reached: by the middle repeat, and by all of them."""
+    if "most" in row:
+        kept = [value <= row["most"] for value in (statistics.median(row["values"]), max(row["values"]))]
+    elif "least" in row:
+        kept = [value >= row["least"] for value in (statistics.median(row["values"]), min(row["values"]))]
+    else:
+        return ""
+    return "reached" if all(kept) else "in part" if kept[0] else "missed"
+
+
+def figure(value: float) -> str:
+    """Return three significant figures, without an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
