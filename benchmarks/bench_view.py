@@ -87,4 +87,4 @@ def figure(value: float) -> str:
     """Return three significant figures, without an exponent."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
+    return f"{value:#.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
