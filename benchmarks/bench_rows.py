@@ -325,6 +325,7 @@ def edge() -> list[Row]:
     runs = [script("edge_speed.py") for _ in range(REPEATS)]
     heavy = sorted({name for run in runs for name in run["heavy"]})
     note = f"heavy libraries loaded: {', '.join(heavy) or 'none (no torch, SciPy, scikit-learn, pandas, matplotlib)'}"
+    note += "; starting the interpreter is not counted, and the files are in the page cache"
     return [
         row(7, "voting client: import to first vote", [run["first_vote_s"] for run in runs], "s", most=2.0, note=note),
         row(7, "the same: peak memory", [run["peak_mib"] for run in runs], "MiB", most=250.0),
