@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -46,28 +45,20 @@ def test_exact_gaussian_of_the_table(row):
 PLD_ROWS = [row for row in VECTORS["eps_table_delta_1e5"] if "skellam_pld" in row]
 
 
-ALL_ROWS = os.environ.get("PATEVOLVE_ALL_VECTORS") == "1"  # the long convolutions take a minute in all
-
-
 @pytest.mark.parametrize("row", by_id(PLD_ROWS))
 def test_pld_of_the_true_discrete_noise(row):
     pytest.importorskip("dp_accounting")
-    if not ALL_ROWS and row["q"] * row["sigma"] > 1000:
-        pytest.skip("a long convolution; set PATEVOLVE_ALL_VECTORS=1 to run it")
     times = row["q"] * round(width(row) ** 2)
     radius = 14 * row["sigma"] + 60
     skellam = tight.pld_of_masses(masses.skellam(row["sigma"] ** 2, radius), 1, row["disc"])
     found = skellam.self_compose(times).get_epsilon_for_delta(1e-5)
     assert found == pytest.approx(row["skellam_pld"], rel=PLD_RTOL)
-    if ALL_ROWS or row["q"] == 10:
-        share = row["sigma"] / math.sqrt(10)
-        shares = (
-            masses.gaussian_sum(share, 10, radius)
-            if row["sigma"] < 10
-            else masses.discrete_gaussian(row["sigma"], radius)
-        )
-        found = tight.pld_of_masses(shares, 1, row["disc"]).self_compose(times).get_epsilon_for_delta(1e-5)
-        assert found == pytest.approx(row["ddg10_pld"], rel=PLD_RTOL)
+    share = row["sigma"] / math.sqrt(10)
+    shares = (
+        masses.gaussian_sum(share, 10, radius) if row["sigma"] < 10 else masses.discrete_gaussian(row["sigma"], radius)
+    )
+    found = tight.pld_of_masses(shares, 1, row["disc"]).self_compose(times).get_epsilon_for_delta(1e-5)
+    assert found == pytest.approx(row["ddg10_pld"], rel=PLD_RTOL)
 
 
 @pytest.mark.parametrize("row", by_id([row for row in VECTORS["dpsgd"] if row["steps"] > 1]))
