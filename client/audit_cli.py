@@ -13,6 +13,7 @@ from patevolve.client.home import open_home
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import DataError
 from patevolve.shared.plan import Agreed, read_plan
+from patevolve.shared.privacy.site_only import BADGE
 from patevolve.shared.runfolder import PLAN, finite
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def audit_command(  # noqa: PLR0917 - click passes by name
 
     subject = _subject(run, read_plan(run / PLAN), data, held_out, demo, homes or run / "sites")
     found = audit(subject, trials=trials).open_at_site()
-    say(form, finite(found), text(found))
+    say(form, {"badge": BADGE, **finite(found)}, text(found))
     if found["alarms"]:
         raise DataError(f"{len(found['alarms'])} alarm(s), listed above; the guarantee of this run is in doubt.")
 

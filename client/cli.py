@@ -156,6 +156,7 @@ def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: 
         click.echo(describe_text(agreed))
         if not yes and not click.confirm(f"Write {path}, permitting this plan and nothing else?"):
             raise PolicyError("the plan was not approved; nothing was written.")
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(path, policies.draft(site, agreed, reserve=reserve).encode())
     say(form, {"policy": str(path), "plan": describe(agreed)}, f"Wrote {path}. Edit it to permit less.")
 
