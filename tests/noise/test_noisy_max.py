@@ -40,9 +40,10 @@ def plausible(flips: int, draws: int, rate: float, alpha: float) -> bool:
     return min(stats.binom.cdf(flips, draws, rate), stats.binom.sf(flips - 1, draws, rate)) > alpha / 2
 
 
-# 20,000 answers of two classes at a gap of one σ: the flip rate is 0.24. A build that forgets √2 (σ/√2) flips 0.16 of
-# them, 26 standard errors away, so the power against it is above 1 − 1e-50.
-DRAWS, SIGMA, GAP = 20_000, 40.0, 40
+# 100,000 answers of two classes at a gap of one σ: the flip rate is 0.2398. A build that forgets √2 (σ/√2) flips 0.16
+# of them, 59 standard errors away; one with σ × 0.9 flips 0.2160, 17.6 away. The test refuses beyond 6, so a planted fault
+# escapes with probability below 1e-25.
+DRAWS, SIGMA, GAP = 100_000, 40.0, 40
 
 
 def test_gnmax_flips_as_often_as_the_discrete_law_says(alpha):
