@@ -41,8 +41,8 @@ def plausible(flips: int, draws: int, rate: float, alpha: float) -> bool:
 
 
 # 100,000 answers of two classes at a gap of one σ: the flip rate is 0.2398. A build that forgets √2 (σ/√2) flips 0.16
-# of them, 59 standard errors away; one with σ × 0.9 flips 0.2160, 17.6 away. The test refuses beyond 6, so a planted fault
-# escapes with probability below 1e-25.
+# of them, 59 standard errors away; one with σ × 0.9 flips 0.2160, 17.6 away. The test refuses beyond 6, so a planted
+# fault escapes with probability below 1e-25.
 DRAWS, SIGMA, GAP = 100_000, 40.0, 40
 
 
