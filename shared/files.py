@@ -39,7 +39,7 @@ def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             draft.unlink()
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def drafts(folder: Path) -> list[Path]:
@@ -47,8 +47,11 @@ def drafts(folder: Path) -> list[Path]:
     return sorted(folder.glob(f".*{DRAFT}"))
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk (file systems sync names apart from contents)."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows has no handle on a folder to sync
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from patevolve.shared.errors import LedgerError, PatevolveError
+from patevolve.shared.files import sync
 from patevolve.shared.privacy.chain import (
     GENESIS,
     ZERO,
@@ -122,7 +123,7 @@ class Chain:
                 os.link(draft, target)
             finally:
                 draft.unlink(missing_ok=True)
-            sync_folder(target.parent)
+            sync(target.parent)
         return cls.open(target, form)
 
     @classmethod
@@ -349,14 +350,3 @@ def _tail_of(rows: list[tuple[Any, ...]], path: Path) -> Link:
 def _inode(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in ``folder`` durable (file systems sync names apart from contents)."""
-    if os.name == "nt":
-        return  # Windows has no handle on a folder to sync
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

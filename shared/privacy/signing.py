@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from patevolve.shared.errors import LedgerError, ParameterError
+from patevolve.shared.files import sync
 from patevolve.shared.privacy.chain import Head, canonical
-from patevolve.shared.privacy.chain_file import ledger_errors, sync_folder
+from patevolve.shared.privacy.chain_file import ledger_errors
 from patevolve.shared.privacy.ledger_rows import label, sha256
 
 FORMAT = "patevolve-head/1"
@@ -72,7 +73,7 @@ def create_identity(path: str | os.PathLike[str]) -> Identity:
             _link(draft, target)
         finally:
             draft.unlink(missing_ok=True)
-        sync_folder(target.parent)
+        sync(target.parent)
     return identity
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from patevolve.shared.errors import ReleaseError
+from patevolve.shared.files import sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()  # only an empty one; OSError otherwise
         if not folder.exists():
             aside.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
     except OSError as reason:
         raise ReleaseError(
             f"{folder.name} cannot be written ({reason.strerror or reason}); nothing of it was left behind. "
@@ -58,15 +58,7 @@ def _same_release(folder: Path, aside: Path) -> bool:
 def _flush(folder: Path) -> None:
     """Bring every file to the disk before the rename makes it visible; in threads, so that waits overlap."""
     with ThreadPoolExecutor(FLUSHES) as pool:
-        list(pool.map(_sync, [folder, *folder.rglob("*")]))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        list(pool.map(sync, [folder, *folder.rglob("*")]))
 
 
 def write_files(folder: Path, *groups: Iterable[tuple[str, bytes]]) -> None:

@@ -278,7 +278,7 @@ def test_a_failed_flush_or_an_interrupt_leaves_nothing_behind(
     def sync(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folder_module, "_sync", sync)
+    monkeypatch.setattr(folder_module, "sync", sync)
     with pytest.raises(KeyboardInterrupt):
         release(tmp_path / "release", table, table_plan)
     assert list(tmp_path.iterdir()) == []
