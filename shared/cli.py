@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from patevolve.shared import tomlfile
+from patevolve.shared import assets, tomlfile
 from patevolve.shared.errors import InputError, PatevolveError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import RELEASE
@@ -215,6 +215,29 @@ def export_command(run: Path, kind: str, out: Path | None, *, machine: bool) -> 
     folder = out or run / f"export-{kind}"
     export(run / RELEASE, folder, kind)
     say("json" if machine else "text", {"out": str(folder), "format": kind}, f"Exported to {folder}.")
+
+
+@application.group("assets", context_settings=SETTINGS)
+def assets_group() -> None:
+    """Keep the public files that plans name by their SHA-256: models and pools of images."""
+
+
+@assets_group.command(context_settings=SETTINGS, epilog="Example: patevolve assets add backbone.onnx")
+@click.argument("path", type=PATH)
+@FORMAT
+def add(path: Path, form: str) -> None:
+    """Copy a public file to where plans find it, and print the SHA-256 that names it."""
+    kept = assets.add(path)
+    say(form, {"sha256": kept.stem, "path": str(kept)}, kept.stem)
+
+
+@assets_group.command("list", context_settings=SETTINGS, epilog="Example: patevolve assets list --format json")
+@FORMAT
+def list_command(form: str) -> None:
+    """Show the public files that plans can name on this machine."""
+    found = assets.listed()
+    value = [{"sha256": path.stem, "path": str(path), "bytes": path.stat().st_size} for path in found]
+    say(form, value, "\n".join(f"{path.stem}  {path.stat().st_size:>12,}  {path}" for path in found) or "None.")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,11 +174,55 @@ class Questions:
     score: Asking = field(default_factory=Asking)
 
 
+GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first being the usual one
+    "table": ("tabular",),
+    "image": ("simulator",),
+}
+FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """The public generator: what a genome is and how it is rendered."""
+    """The public generator: what a genome is and how it is rendered.
+
+    asset:  SHA-256 of the public file that a kind of FROM_FILES draws from
+    """
 
     kind: Literal["tabular", "simulator"]
+    asset: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a kind without its file, or a file without use."""
+        _check_asset("generator", self.kind, self.asset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """The public encoder of records and candidates.
+
+    kind:       "auto": the public schema for tables, orientation histograms for images
+    asset:      SHA-256 of the public file that a kind of FROM_FILES encodes with
+    dimension:  features kept of what the network or the histograms say (principal components of public images)
+    """
+
+    kind: Literal["auto"] = "auto"
+    asset: str = ""
+    dimension: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse a kind without its file, or a size outside its domain."""
+        _check_asset("encoder", self.kind, self.asset)
+        checks.integer(dimension=self.dimension, at_least=2, at_most=128)
+
+
+def _check_asset(section: str, kind: str, asset: str) -> None:
+    needed = kind in FROM_FILES
+    if needed and not re.fullmatch("[0-9a-f]{64}", asset):
+        raise PlanError(
+            f"{section}.asset = {asset!r} found; kind {kind!r} expects the SHA-256 of its public file in 64 hex digits."
+        )
+    if asset and not needed:
+        raise PlanError(f"{section}.asset found; kind {kind!r} has no use for a file. Remove it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +294,7 @@ class Plan:
     data: Data
     generator: Generator
     release: Release
+    encoder: Encoder = field(default_factory=Encoder)
     questions: Questions = field(default_factory=Questions)
     evolution: Evolution = field(default_factory=Evolution)
 
@@ -261,11 +307,14 @@ class Plan:
         checks.integer(seed=self.seed, at_least=0)
         _check_cohort(self)
         _check_questions(self)
-        expected = {"table": "tabular", "image": "simulator"}[self.data.kind]
-        if self.generator.kind != expected:
+        expected = GENERATORS[self.data.kind]
+        if self.generator.kind not in expected:
             raise PlanError(
-                f"generator.kind = {self.generator.kind!r} found; data of kind {self.data.kind!r} needs {expected!r}."
+                f"generator.kind = {self.generator.kind!r} found; data of kind {self.data.kind!r} needs "
+                f"{' or '.join(map(repr, expected))}."
             )
+        if self.data.kind == "table" and self.encoder != Encoder():
+            raise PlanError("[encoder] is for images; a table is encoded by its public schema. Remove the section.")
         if self.privacy.unit == "patient" and not self.data.unit:
             raise PlanError(
                 "privacy.unit = 'patient' without data.unit; name the column of the patient id, or use 'record'."

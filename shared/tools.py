@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from patevolve.shared import plan as plans
 from patevolve.shared.encoder.image import fit
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.generators.simulator import Simulator
@@ -24,21 +25,38 @@ class Tools:
     encoder: Encoder
 
 
-PUBLIC = 400  # simulated images per class that fit the public encoder
-
-
-@functools.lru_cache(maxsize=8)
-def _tools(data: Data, seed: int) -> Tools:
-    if data.kind == "table":
-        return Tools(generator=Tabular(schema=data.columns), encoder=TableEncoder(schema=data.columns))
-    simulator = Simulator(glyphs=data.classes, side=data.height)
-    images = []
-    for cls in range(len(data.classes)):
-        genomes = simulator.draw(stream(seed, "public images", cls), cls, PUBLIC)
-        images.append(simulator.render(genomes, np.full(PUBLIC, cls)))
-    return Tools(generator=simulator, encoder=fit(np.concatenate(images), stream(seed, "encoder")))
+PUBLIC = 400  # public images per class that fit the public encoder
 
 
 def tools_of(plan: Plan) -> Tools:
-    """Return the plan's generator and encoder; kept, since fitting an image encoder takes seconds."""
-    return _tools(plan.data, plan.seed)
+    """Return the plan's generator and encoder; kept, since fitting an image encoder takes seconds.
+
+    Raises PlanError if a public file that the plan names is not on this machine.
+    """
+    return _tools(plan.data, plan.generator, plan.encoder, plan.seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed: int) -> Tools:
+    drawn = _generator(data, generator)
+    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed))
+
+
+def _generator(data: Data, named: plans.Generator) -> Generator:
+    """Return the plan's generator."""
+    match named.kind:
+        case "tabular":
+            return Tabular(schema=data.columns)
+        case "simulator":
+            return Simulator(glyphs=data.classes, side=data.height)
+
+
+def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int) -> Encoder:
+    """Return the plan's encoder, its statistics fitted to the generator's own, public draws."""
+    if data.kind == "table":
+        return TableEncoder(schema=data.columns)
+    images = []
+    for cls in range(len(data.classes)):
+        genomes = generator.draw(stream(seed, "public images", cls), cls, PUBLIC)
+        images.append(generator.render(genomes, np.full(PUBLIC, cls)))
+    return fit(np.concatenate(images), stream(seed, "encoder"), dimension=named.dimension)
