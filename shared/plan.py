@@ -267,6 +267,44 @@ class Evolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Islands:
+    """Sub-populations that the sites evolve on their own devices, from the section ``[islands]``; without it, none.
+
+    They start from what the coordinator sends of its population, towards the released prototypes, in the ``times``
+    generations before those that are voted on.
+
+    migrants:     candidates of each class that a site sends home each time
+    candidates:   size of a site's sub-population, all classes together
+    generations:  how many generations it evolves before it sends its migrants
+    times:        how many exchanges the run has
+    share:        fraction of the plan's ρ for each site's votes on its own sub-population, all times together; 0 = they
+                  follow what was released and read no private record
+    nearest:      soft votes: a unit's k nearest candidates of its class; only with a share
+    """
+
+    migrants: int
+    candidates: int
+    generations: int = 1
+    times: int = 1
+    share: float = 0.0
+    nearest: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers outside their domains."""
+        checks.integer(migrants=self.migrants, at_least=1, at_most=MAX_CANDIDATES)
+        checks.integer(candidates=self.candidates, at_least=2, at_most=MAX_CANDIDATES)
+        checks.integer(generations=self.generations, at_least=1, at_most=1000)
+        checks.integer(times=self.times, at_least=1, at_most=1000)
+        checks.integer(nearest=self.nearest, at_least=0, at_most=MAX_CANDIDATES)
+        if not checks.non_negative(share=self.share) <= 1.0:
+            raise PlanError(f"islands.share = {self.share} found; expected a fraction of the budget from 0 to 1.")
+        if self.share and not self.nearest:
+            raise PlanError("islands.share without islands.nearest found; say how many candidates a unit votes for.")
+        if self.nearest and not self.share:
+            raise PlanError(f"islands.nearest = {self.nearest} without a share found; nobody votes. Remove it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """What is released: how many samples, and how their labels are decided.
 
@@ -297,6 +335,7 @@ class Plan:
     encoder: Encoder = field(default_factory=Encoder)
     questions: Questions = field(default_factory=Questions)
     evolution: Evolution = field(default_factory=Evolution)
+    islands: Islands | None = None
 
     def __post_init__(self) -> None:
         """Refuse a plan whose parts contradict one another."""
@@ -307,6 +346,8 @@ class Plan:
         checks.integer(seed=self.seed, at_least=0)
         _check_cohort(self)
         _check_questions(self)
+        if self.islands is not None:
+            _check_islands(self, self.islands)
         expected = GENERATORS[self.data.kind]
         if self.generator.kind not in expected:
             raise PlanError(
@@ -343,8 +384,9 @@ def _check_cohort(plan: Plan) -> None:
 def _check_questions(plan: Plan) -> None:
     q = plan.questions
     shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
+    shares += [plan.islands.share] if plan.islands else []
     if not math.fsum(shares) <= 1.0 + 1e-9:
-        raise PlanError(f"the shares of [questions] add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
+        raise PlanError(f"the shares of the budget add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
     for kind, used in QUESTION_KEYS.items():
         _check_keys(kind, getattr(q, kind), used)
     _check_population(plan)
@@ -393,6 +435,32 @@ def _check_labels(plan: Plan) -> None:
         raise PlanError(
             f"questions.labels.candidates = {asking.candidates} found; expected release.samples = {samples}, for every "
             f"released sample gets its label. Make them equal."
+        )
+
+
+def _check_islands(plan: Plan, islands: Islands) -> None:
+    classes, votes = len(plan.data.classes), plan.questions.neighbours
+    if plan.evolution.selection != "soft" or not plan.questions.prototypes.share:
+        raise PlanError(
+            "[islands] needs evolution.selection = 'soft' and a share for questions.prototypes: islands evolve towards "
+            "released prototypes. Add them, or remove the section."
+        )
+    if islands.migrants > islands.candidates // classes:
+        raise PlanError(
+            f"islands.migrants = {islands.migrants} of each class found; a site's {islands.candidates} candidates hold "
+            f"{islands.candidates // classes} of a class. Lower it, or raise islands.candidates."
+        )
+    arriving = plan.sites.count * islands.migrants * classes
+    if 2 * arriving > plan.evolution.population:
+        raise PlanError(
+            f"{arriving} migrants of all sites found; expected at most half of evolution.population = "
+            f"{plan.evolution.population}. Lower islands.migrants."
+        )
+    voted = votes.times if votes.share else 0
+    if islands.times + voted > plan.evolution.generations:
+        raise PlanError(
+            f"islands.times = {islands.times} before {voted} generations with votes found; expected at most "
+            f"{plan.evolution.generations} generations in all. Lower it, or raise evolution.generations."
         )
 
 
