@@ -8,6 +8,7 @@ costs that charge again on the retry; a retry after the answer was stored return
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from patevolve.shared.tally import ExactTally
 
 log = logging.getLogger(__name__)
 
+SALT = 16  # bytes: nobody tries them all
 NoiseFor = Callable[[str, str], NoiseSource]  # (site, question hash) -> the noise of that answer
 
 
@@ -60,6 +62,7 @@ class Guard:
             std=noisy.std,
             full=ask.full,
             head=head_to_json(sign_head(self.ledger.head(), self.identity)),
+            salt=secrets.token_hex(SALT),  # label: salted-before-chained
         )
         data = encode_answer(answer)
         self.ledger.store_answer(key, data, charge.seq)  # label: store-before-send

@@ -45,6 +45,8 @@ class Answer:
     head:  the signed head of the site's ledger with the charge in it (JSON text)
     full:  True if ``values`` carries the whole noise of its question; False if it carries one share of it, so that
            only the sum over the cohort has the promised noise and the values must not be shown singly.
+    salt:  random text of the site. The ledger chains the answer's hash and the coordinator sees the chain grow; without
+           it, whoever knows the rest could try values until the hash fits, and so learn a share that masks hide.
     """
 
     question: str  # SHA-256 of the question's bytes
@@ -53,6 +55,7 @@ class Answer:
     std: float
     full: bool
     head: str
+    salt: str = ""
 
 
 def encode_question(question: Question) -> bytes:
@@ -94,6 +97,7 @@ def encode_answer(answer: Answer) -> bytes:
         "std": answer.std,
         "full": answer.full,
         "head": answer.head,
+        "salt": answer.salt,
     }
     return wire.encode(wire.Packet(kind="answer", fields=fields, arrays={"values": answer.values}))
 
@@ -101,7 +105,7 @@ def encode_answer(answer: Answer) -> bytes:
 def decode_answer(data: bytes) -> Answer:
     """Return the answer in ``data``. Raises MessageError for anything but a well-formed answer."""
     packet = wire.decode(data, kind="answer")
-    types = {"question": str, "site": str, "std": float, "full": bool, "head": str}
+    types = {"question": str, "site": str, "std": float, "full": bool, "head": str, "salt": str}
     if set(packet.fields) != set(types) or not all(type(packet.fields[k]) is t for k, t in types.items()):
         raise MessageError(f"an answer with the fields {sorted(packet.fields)} found; expected {sorted(types)}.")
     values = packet.arrays.get("values")

@@ -68,7 +68,7 @@ def test_ten_thousand_changed_answers_are_refused_or_named_differently():
             continue
         accepted += 1
         assert messages.digest(bytes(changed)) != messages.digest(data)
-        fields = ("question", "site", "std", "full", "head")
+        fields = ("question", "site", "std", "full", "head", "salt")
         same = all(getattr(found, name) == getattr(before, name) for name in fields)
         assert not (same and np.array_equal(found.values, before.values))
     assert accepted
@@ -78,7 +78,8 @@ def test_the_list_of_messages_is_closed():
     """A new field of a message is a new way out of a site: whoever adds one changes this test in the open."""
     assert messages.KINDS == ("counts", "prototypes", "neighbours", "labels", "score")
     assert typing.get_args(messages.Kind) == messages.KINDS
-    assert [field.name for field in dataclasses.fields(Answer)] == ["question", "site", "values", "std", "full", "head"]
+    names = ["question", "site", "values", "std", "full", "head", "salt"]
+    assert [field.name for field in dataclasses.fields(Answer)] == names
     assert [field.name for field in dataclasses.fields(Question)] == ["kind", "name", "plan", "run", "arrays"]
     encoders = [name for name in vars(messages) if name.startswith("encode_")]
     assert sorted(encoders) == ["encode_answer", "encode_question"]
@@ -89,7 +90,7 @@ def packed(kind, fields, **arrays):
 
 
 ASKED = {"kind": "counts", "name": "counts", "plan": "p", "run": "r"}
-ANSWERED = {"question": "q", "site": "s", "std": 1.0, "full": True, "head": "{}"}
+ANSWERED = {"question": "q", "site": "s", "std": 1.0, "full": True, "head": "{}", "salt": ""}
 
 
 @pytest.mark.parametrize(
