@@ -17,9 +17,12 @@ from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.client.stored_index import embed_data, index_key
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.data.index import Index
+from patevolve.shared.envelopes import MAX_REQUEST
 from patevolve.shared.errors import DataError, InputError, PolicyError
 from patevolve.shared.files import write_new
+from patevolve.shared.messages import Kind
 from patevolve.shared.plan import Agreed, read_plan
+from patevolve.shared.privacy.planner import kinds_asked
 from patevolve.shared.rounds import Generation
 from patevolve.shared.tools import tools_of
 
@@ -137,9 +140,25 @@ client.add_command(inspect)
 @click.option(
     "--reserve", type=click.FloatRange(1.0), default=1.0, show_default=True, help="Cap as a multiple of the plan's ε."
 )
+@click.option(
+    "--permit",
+    type=click.Choice(list(policies.RELEASES)),
+    multiple=True,
+    help="What may leave at most; a plan that asks for more is refused. By default what the plan asks for.",
+)
+@click.option(
+    "--maximum-message",
+    "most",
+    type=click.IntRange(policies.LEAST_MESSAGE, MAX_REQUEST),
+    default=MAX_REQUEST,
+    show_default=True,
+    help="Bytes of the largest request that is read.",
+)
 @click.option("--yes", is_flag=True, help="Write the policy without asking.")
 @FORMAT
-def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: str) -> None:  # noqa: PLR0917 - click passes by name
+def approve(  # noqa: PLR0917 - click passes by name
+    plan: Path, home: Path, site: str, reserve: float, permit: tuple[Kind, ...], most: int, yes: bool, form: str
+) -> None:
     """Show in words what a plan will ask and cost, then write a policy that permits it and nothing else.
 
     A reserve above 1 leaves room for a crash between a charge and its answer, which costs the charge again.
@@ -148,17 +167,25 @@ def approve(plan: Path, home: Path, site: str, reserve: float, yes: bool, form: 
 
     agreed = read_plan(plan)
     path = home / policies.FILE
+    policies.check_releases(permit or tuple(policies.RELEASES), agreed, "--permit")
     if path.exists():
+        policies.check_releases(policies.read_policy(path).permitted, agreed, str(path))
         raise InputError(
             f"{path} exists; a policy is never overwritten. Edit it: add plan {agreed.sha256} to its plans."
         )
     if form == "text":
         click.echo(describe_text(agreed))
+        click.echo("\n" + policies.in_words(agreed, reserve=reserve, maximum_message=most))
         if not yes and not click.confirm(f"Write {path}, permitting this plan and nothing else?"):
             raise PolicyError("the plan was not approved; nothing was written.")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_new(path, policies.draft(site, agreed, reserve=reserve).encode())
-    say(form, {"policy": str(path), "plan": describe(agreed)}, f"Wrote {path}. Edit it to permit less.")
+    write_new(path, policies.draft(site, agreed, reserve=reserve, maximum_message=most).encode())
+    permitted = {kind: policies.RELEASES[kind] for kind in kinds_asked(agreed.plan)}
+    say(
+        form,
+        {"policy": str(path), "permitted": permitted, "plan": describe(agreed)},
+        f"Wrote {path}. Edit it to permit less.",
+    )
 
 
 def _embedded(data: Path, agreed: Agreed, folder: Path, key: bytes | None, form: str) -> Index:

@@ -5,16 +5,31 @@ Missing or unreadable means refuse. The coordinator can only ask for less than t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from patevolve.shared import checks, tomlfile
+from patevolve.shared.envelopes import MAX_REQUEST
 from patevolve.shared.errors import InputError, PolicyError
+from patevolve.shared.messages import Kind
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.budget import Cap
+from patevolve.shared.privacy.planner import kinds_asked
 
 FILE = "policy.toml"
+LEAST_MESSAGE = 4096  # bytes; a greeting alone takes some 300
+RELEASES: Mapping[Kind, str] = {  # each with noise in it
+    "counts": "how many units each class has",
+    "prototypes": "sums of the records' public features, per class",
+    "neighbours": "how many units each candidate is nearest to",
+    "labels": "how many of the site's PATE teachers give each candidate each class",
+    "score": "how many held-out units the released student gets right",
+}
+# What a policy permits that does not say: sums over records. What teachers say has to be permitted by name, and so has
+# whatever a later version can ask for.
+UNSAID: tuple[Kind, ...] = ("counts", "prototypes", "neighbours", "score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +45,8 @@ class SitePolicy:
     minimum_sites:   smallest cohort it joins
     minimum_units:   it takes part only if it holds at least this many privacy units
     index_key:       file of 32 random bytes in the site's folder that seals its on-disk index; empty: not sealed
+    permitted:       kinds of question whose noised answers may leave; a plan that asks for another is refused
+    maximum_message: bytes of one request; a longer one is refused before it is read
     """
 
     site: str
@@ -40,9 +57,12 @@ class SitePolicy:
     minimum_sites: int = 1
     minimum_units: int = 1
     index_key: str = ""
+    permitted: tuple[Kind, ...] = UNSAID
+    maximum_message: int = MAX_REQUEST
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
+        checks.integer(maximum_message=self.maximum_message, at_least=LEAST_MESSAGE, at_most=MAX_REQUEST)
         checks.integer(minimum_sites=self.minimum_sites, at_least=1)
         checks.integer(minimum_units=self.minimum_units, at_least=1)
 
@@ -60,12 +80,13 @@ def read_policy(path: Path) -> SitePolicy:
         raise PolicyError(f"the site policy cannot be used: {reason}") from reason
 
 
-def draft(site: str, agreed: Agreed, *, reserve: float = 1.0) -> str:
+def draft(site: str, agreed: Agreed, *, reserve: float = 1.0, maximum_message: int = MAX_REQUEST) -> str:
     """Return policy text that permits exactly this plan, its ε times ``reserve`` as the cap.
 
     A reserve above 1 leaves room for a crash between a charge and its answer, which costs the charge again.
     """
     privacy = agreed.plan.privacy
+    kinds = ", ".join(f'"{kind}"' for kind in kinds_asked(agreed.plan))
     quoted = site.replace("\\", "\\\\").replace('"', '\\"')
     return (
         f'site = "{quoted}"\n'
@@ -73,11 +94,36 @@ def draft(site: str, agreed: Agreed, *, reserve: float = 1.0) -> str:
         f'unit = "{privacy.unit}"\n'
         f'trust = ["{privacy.trust}"]\n'
         f"minimum_sites = {agreed.plan.sites.count - privacy.dropouts}\n"
-        f"minimum_units = 1\n\n"
+        f"minimum_units = 1\n"
+        f"permitted = [{kinds}]  # what may leave, each with noise\n"
+        f"maximum_message = {maximum_message}  # bytes of one request\n\n"
         f"[budget]  # for the life of this site's ledger\n"
         f"epsilon = {privacy.epsilon * reserve!r}\n"
         f"delta = {privacy.delta!r}\n"
     )
+
+
+def in_words(agreed: Agreed, *, reserve: float = 1.0, maximum_message: int = MAX_REQUEST) -> str:
+    """Return what the drafted policy permits, for the person who decides."""
+    privacy, least = agreed.plan.privacy, agreed.plan.sites.count - agreed.plan.privacy.dropouts
+    cap = f"ε = {privacy.epsilon * reserve:g} at δ = {privacy.delta:g} per {privacy.unit}"
+    lines = ["The policy will permit this plan and nothing else. What may leave, each time with noise:"]
+    lines += [f"  {kind}: {RELEASES[kind]}" for kind in kinds_asked(agreed.plan)]
+    lines += [
+        f"Together at most {cap}, for the life of this site's ledger.",
+        f"Requests of at most {maximum_message} bytes, of at least {least} sites, under {privacy.trust!r}.",
+    ]
+    return "\n".join(lines)
+
+
+def check_releases(permitted: tuple[Kind, ...], agreed: Agreed, what: str) -> None:
+    """Raise PolicyError if the plan asks for a kind of answer that is not permitted."""
+    asked = kinds_asked(agreed.plan)
+    if more := [kind for kind in asked if kind not in permitted]:
+        raise PolicyError(
+            f"{what}: plan {agreed.plan.name!r} asks for {', '.join(more)} ({'; '.join(RELEASES[k] for k in more)}); "
+            f"{', '.join(permitted) or 'nothing'} may leave. Add to `permitted` in {FILE} what shall, or stay away."
+        )
 
 
 def check_plan(policy: SitePolicy, agreed: Agreed) -> None:
@@ -97,6 +143,7 @@ def check_plan(policy: SitePolicy, agreed: Agreed) -> None:
         raise PolicyError(
             f"{policy.site}: trust model {privacy.trust!r} found; the policy accepts {list(policy.trust)}."
         )
+    check_releases(policy.permitted, agreed, policy.site)
     reporting = agreed.plan.sites.count - privacy.dropouts
     if reporting < policy.minimum_sites:
         raise PolicyError(

@@ -53,6 +53,11 @@ def asking(plan: Plan, kind: Kind) -> Asking:
     return settings[kind]
 
 
+def kinds_asked(plan: Plan) -> tuple[Kind, ...]:
+    """Return the kinds of question for which the plan has a share: what its answers may tell about."""
+    return tuple(kind for kind in KINDS if asking(plan, kind).share > 0)
+
+
 def spend(plan: Plan) -> tuple[Part, ...]:
     """Return the parts of the plan that are asked, in order, with their noise.
 
@@ -70,12 +75,11 @@ def spend(plan: Plan) -> tuple[Part, ...]:
 
 def _parts(plan: Plan, rho: float) -> tuple[Part, ...]:
     parts = []
-    for kind in KINDS:
+    for kind in kinds_asked(plan):
         part = asking(plan, kind)
-        if part.share > 0:
-            own = rho * part.share
-            multiplier = gaussian_noise_multiplier(own / part.times)
-            parts.append(Part(kind=kind, share=part.share, times=part.times, rho=own, noise_multiplier=multiplier))
+        own = rho * part.share
+        multiplier = gaussian_noise_multiplier(own / part.times)
+        parts.append(Part(kind=kind, share=part.share, times=part.times, rho=own, noise_multiplier=multiplier))
     return tuple(parts)
 
 

@@ -3,12 +3,17 @@
 import dataclasses
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patevolve.client import policy as policies
+from patevolve.client.cli import client
 from patevolve.client.policy import SitePolicy, check_plan, draft, read_policy
 from patevolve.shared import tomlfile
+from patevolve.shared.cli import Application
 from patevolve.shared.errors import InputError, PolicyError
+from patevolve.shared.messages import KINDS
 from patevolve.shared.plan import agree
 from patevolve.shared.privacy.budget import Cap
 
@@ -30,7 +35,7 @@ def write(tmp_path, text):
 
 
 def policy(agreed, **changes):
-    start = SitePolicy(site="s", plans=(agreed.sha256,), budget=Cap(epsilon=3.0, delta=1e-5))
+    start = SitePolicy(site="s", plans=(agreed.sha256,), budget=Cap(epsilon=3.0, delta=1e-5), permitted=KINDS)
     return dataclasses.replace(start, **changes)
 
 
@@ -60,6 +65,12 @@ def test_a_missing_policy_refuses(tmp_path):
         GOOD.replace('["each-site"]', '["trust-me"]'),
         GOOD.replace("[budget]", 'unit = "hospital"\n[budget]'),
         GOOD.replace('plans = ["{sha}"]', 'plans = "all"'),
+        GOOD.replace("[budget]", 'permitted = ["records"]\n[budget]'),
+        GOOD.replace("[budget]", 'permitted = "counts"\n[budget]'),
+        GOOD.replace("[budget]", "maximum_message = 4095\n[budget]"),
+        GOOD.replace("[budget]", "maximum_message = 16777217\n[budget]"),
+        GOOD.replace("[budget]", "maximum_message = 1e6\n[budget]"),
+        GOOD.replace("[budget]", "maximum_message = true\n[budget]"),
         GOOD + "extra = 1\n",
     ],
 )
@@ -135,6 +146,96 @@ def test_a_plan_beyond_the_policy_is_vetoed(agreed, changes, words):
     check_plan(policy(agreed), agreed)
     with pytest.raises(PolicyError, match=words):
         check_plan(policy(agreed, **changes), agreed)
+
+
+QUESTIONS = """
+[questions.counts]
+share = 0.5
+[questions.labels]
+share = 0.5
+candidates = 10
+teachers = 2
+[release]
+"""
+
+
+@pytest.fixture
+def plain():
+    return agree(PLAN_TEXT)
+
+
+@pytest.fixture
+def taught():
+    return agree(PLAN_TEXT.replace("[release]\n", QUESTIONS.lstrip()))
+
+
+def test_every_kind_of_question_has_its_words():
+    assert tuple(policies.RELEASES) == KINDS
+
+
+def test_the_draft_permits_what_the_plan_asks_and_its_words_name_it(tmp_path, taught):
+    found = read_policy(write(tmp_path, draft("s", taught, maximum_message=5000)))
+    assert (found.permitted, found.maximum_message) == (("counts", "labels"), 5000)
+    check_plan(found, taught)
+    words = policies.in_words(taught, reserve=2.0, maximum_message=5000)
+    assert "PATE teachers" in words
+    assert "nearest" not in words
+    assert "ε = 6 at δ = 1e-05" in words
+    assert "5000 bytes" in words
+
+
+@pytest.mark.parametrize("permitted", [(), ("counts",), ("labels",), ("counts", "prototypes", "neighbours", "score")])
+def test_a_plan_that_asks_for_more_than_may_leave_is_vetoed(taught, permitted):
+    check_plan(policy(taught, permitted=("labels", "counts")), taught)
+    with pytest.raises(PolicyError, match=r"asks for (counts|labels)"):
+        check_plan(policy(taught, permitted=permitted), taught)
+
+
+def test_a_policy_that_does_not_say_permits_no_teachers(tmp_path, plain, taught):
+    """Policies written before the key was there, and what later versions may come to ask for."""
+    for plan, permitted in ((plain, True), (taught, False)):
+        text = draft("s", plan)
+        kept = "\n".join(line for line in text.splitlines() if not line.startswith(("permitted", "maximum_message")))
+        found = read_policy(write(tmp_path, kept))
+        assert found.maximum_message == 16 << 20
+        if permitted:
+            check_plan(found, plan)
+        else:
+            with pytest.raises(PolicyError, match="asks for labels"):
+                check_plan(found, plan)
+
+
+@pytest.fixture
+def approve(tmp_path, taught):
+    (tmp_path / "plan.toml").write_text(taught.text, encoding="utf-8")
+
+    def run(*options):
+        start = ["client", "approve", str(tmp_path / "plan.toml"), "--home", str(tmp_path / "home"), "--site", "s"]
+        whole = Application(commands=[client])
+        return CliRunner().invoke(whole, [*start, "--yes", *options])
+
+    return run
+
+
+def test_approve_shows_what_may_leave_and_refuses_more(approve, tmp_path):
+    refused = approve("--permit", "counts", "--permit", "score")
+    assert refused.exit_code == 3
+    assert "asks for labels" in refused.output
+    assert not (tmp_path / "home").exists()
+    done = approve("--permit", "counts", "--permit", "labels", "--maximum-message", "8192")
+    assert done.exit_code == 0
+    assert "What may leave, each time with noise" in done.output
+    found = read_policy(tmp_path / "home/policy.toml")
+    assert (found.permitted, found.maximum_message) == (("counts", "labels"), 8192)
+
+
+def test_approve_names_what_an_older_policy_does_not_let_out(approve, tmp_path):
+    approve()
+    path = tmp_path / "home/policy.toml"
+    path.write_text(path.read_text().replace('["counts", "labels"]', '["counts"]'), encoding="utf-8")
+    refused = approve()
+    assert refused.exit_code == 3
+    assert "asks for labels" in refused.output
 
 
 def test_dropouts_count_against_the_smallest_cohort(agreed):
