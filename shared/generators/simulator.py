@@ -25,6 +25,7 @@ GRID = 32  # side of the first, uncentred rendering
 REACH = 1.5  # it covers [−REACH, REACH]²
 BOX = 20 / 28  # the glyph's longer side, as a share of the image: the convention of handwritten-digit sets
 BATCH = 500
+FURTHEST = 30.0  # standard units: beyond what evolution reaches; rendering is total, whoever sent the genome
 FACE_CHANGE = 0.4  # of mutation strength beyond 0.1: how often a mutant changes its face
 
 Floats = NDArray[np.float32]
@@ -83,6 +84,7 @@ def _ink(faces: Field, genomes: Genomes, side: int) -> Floats:
     """Return (n, side, side) ink in [0, 1]: bend the field, find the glyph's box, sample it centred."""
     n, step = len(genomes), np.float32(2 * REACH / (GRID - 1))
     face = np.clip(np.rint(genomes[:, 0]), 0, len(faces) - 1).astype(np.int64)
+    genomes = np.clip(genomes, -FURTHEST, FURTHEST)
     numbers = (MEAN + SPREAD * genomes[:, 1:7]).astype(np.float32)
     pen, soft = np.clip(numbers[:, 4], 0.45, 3.0), np.clip(numbers[:, 5], 0.4, 1.5)
     x, y = _bent(numbers, (ELASTIC * genomes[:, 7:]).astype(np.float32))
