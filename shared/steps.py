@@ -21,6 +21,7 @@ from patevolve.shared.votes.ballots import class_code
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
 FRESH = 3  # the first generation draws this many times more candidates than later ones breed
 RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
+Names = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,7 +83,7 @@ def generation(
     if inquiry.asked(name):
         return _voted(inquiry, tools, learnt, population, Vote(number=number, name=name)), (name,)
     if plan.evolution.selection == "soft" and learnt.model is not None:
-        return _steered(plan, tools, learnt.model, population, number), ()
+        return steered(plan, tools, learnt.model, population, number), ()
     return population, ()
 
 
@@ -104,7 +105,7 @@ def measure(population: Population, tools: Tools, learnt: Learnt) -> tuple[float
     """Return the population's spread within classes and its distance from the released model (NaN without one)."""
     spreads, distances = [], []
     for cls in range(len(learnt.proportions)):
-        features = _features(tools, population.of_class(cls).genomes, cls)
+        features = features_of(tools, population.of_class(cls).genomes, cls)
         spreads.append(spread(features))
         if learnt.model is not None:
             mean = tools.encoder.statistic(features).mean(axis=0)
@@ -114,20 +115,27 @@ def measure(population: Population, tools: Tools, learnt: Learnt) -> tuple[float
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Niche:
-    """One class in one generation: its parents and the released model that they evolve towards."""
+    """One class in one generation: its parents and the released model that they evolve towards.
+
+    place:  where it happens, as further names of its random streams; none at the coordinator
+    """
 
     cls: int
     number: int
     parents: Genomes
     model: NDArray[np.float64]
+    place: Names = ()
 
 
-def _steered(plan: Plan, tools: Tools, model: NDArray[np.float64], population: Population, number: int) -> Population:
+def steered(
+    plan: Plan, tools: Tools, model: NDArray[np.float64], population: Population, number: int, *, place: Names = ()
+) -> Population:
     """Return the population one generation closer to the released model: free."""
     parts = []
     for cls in range(len(plan.data.classes)):
-        niche = Niche(cls=cls, number=number, parents=population.of_class(cls).genomes, model=model[cls])
-        likely = tools.encoder.log_likelihood(_features(tools, niche.parents, cls), niche.model)
+        parents = population.of_class(cls).genomes
+        niche = Niche(cls=cls, number=number, parents=parents, model=model[cls], place=place)
+        likely = tools.encoder.log_likelihood(features_of(tools, niche.parents, cls), niche.model)
         genomes = _matched(plan, tools, niche) if likely is None else _tempered(plan, tools, niche, likely)
         parts.append(Population(genomes=genomes, classes=np.full(len(genomes), cls)))
     return join(parts)
@@ -135,19 +143,20 @@ def _steered(plan: Plan, tools: Tools, model: NDArray[np.float64], population: P
 
 def _tempered(plan: Plan, tools: Tools, niche: Niche, likely: NDArray[np.float64]) -> Genomes:
     """Return parents and mutants by the Metropolis rule, then crossed in pairs: the model's law is stationary."""
-    rng = stream(plan.seed, "generation", niche.number, niche.cls)
+    rng = stream(plan.seed, "generation", niche.number, niche.cls, *niche.place)
     mutants = tools.generator.mutate(rng, niche.parents, niche.cls, strength_at(plan.evolution, niche.number))
-    likelier = tools.encoder.log_likelihood(_features(tools, mutants, niche.cls), niche.model)
+    likelier = tools.encoder.log_likelihood(features_of(tools, mutants, niche.cls), niche.model)
     if likelier is None:
         raise PlanError("an encoder whose model is no distribution found; it cannot weigh mutants.")
     wins = np.log(rng.random(len(likely))) < likelier - likely
     kept = np.where(wins[:, None], mutants, niche.parents)
-    return exchange(tools.generator, plan.evolution, kept, (plan.seed, "exchange", niche.number, niche.cls))
+    name = (plan.seed, "exchange", niche.number, niche.cls, *niche.place)
+    return exchange(tools.generator, plan.evolution, kept, name)
 
 
 def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:
     """Return those of parents and offspring (at first: fresh draws) whose mean statistic comes closest to the model."""
-    rng = stream(plan.seed, "generation", niche.number, niche.cls)
+    rng = stream(plan.seed, "generation", niche.number, niche.cls, *niche.place)
     settings, strength = plan.evolution, strength_at(plan.evolution, niche.number)
     count = settings.offspring * len(niche.parents)
     if niche.number == 1:
@@ -155,7 +164,7 @@ def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:
     else:
         more = breed(rng, tools.generator, niche.parents, niche.cls, count, settings=settings, strength=strength)
     candidates = np.concatenate([niche.parents, more])
-    weights = match_mean(tools.encoder.statistic(_features(tools, candidates, niche.cls)), niche.model)
+    weights = match_mean(tools.encoder.statistic(features_of(tools, candidates, niche.cls)), niche.model)
     chosen: Genomes = candidates[resample(rng, weights, len(niche.parents))]
     return chosen
 
@@ -180,7 +189,7 @@ def _voted(inquiry: Inquiry, tools: Tools, learnt: Learnt, population: Populatio
         if plan.evolution.selection == "histogram":
             weights = histogram(votes, plan.evolution.threshold * tally.std)
         else:
-            weights = smooth(_features(tools, own.genomes, cls), votes, plan.evolution.bandwidth)
+            weights = smooth(features_of(tools, own.genomes, cls), votes, plan.evolution.bandwidth)
         rng = stream(plan.seed, "chosen", vote.number, cls)
         kept = max(int(np.sum(population.classes == cls)), released[cls] if plan.evolution.selection == "soft" else 0)
         parts.append(own.pick(resample(rng, weights, kept)))
@@ -205,7 +214,8 @@ def _pool(plan: Plan, tools: Tools, population: Population, number: int) -> Popu
     return join(parts)
 
 
-def _features(tools: Tools, genomes: Genomes, cls: int) -> NDArray[np.float64]:
+def features_of(tools: Tools, genomes: Genomes, cls: int) -> NDArray[np.float64]:
+    """Return the public features of candidates of one class."""
     features: NDArray[np.float64] = tools.encoder.encode(tools.generator.render(genomes, np.full(len(genomes), cls)))
     return features
 

@@ -163,7 +163,7 @@ def test_metropolis_steps_converge_to_the_model():
 
     def miss(found):
         return max(
-            float(np.abs(steps._features(tools, found.of_class(cls).genomes, cls).mean(axis=0) - TRUTH[cls]).max())
+            float(np.abs(steps.features_of(tools, found.of_class(cls).genomes, cls).mean(axis=0) - TRUTH[cls]).max())
             for cls in range(2)
         )
 
