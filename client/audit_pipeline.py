@@ -68,6 +68,9 @@ class _Replay:
     def save_generation(self, *generation: object) -> None:
         """Write nothing."""
 
+    def note_progress(self, row: object) -> None:
+        """Write nothing."""
+
     def asked(self, name: str) -> bool:
         """Return whether the plan has this question."""
         return any(ask.name == name for ask in self.asks)

@@ -10,7 +10,8 @@ from patevolve.client.simulate import Finished, Site
 from patevolve.shared.described import Context, parts_of
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import charged
-from patevolve.shared.plan import Agreed
+from patevolve.shared.participation import participation
+from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import ledger_view
 from patevolve.shared.privacy.ledger import Ledger, verify
 from patevolve.shared.report.summary import SiteSummary, report
@@ -51,9 +52,17 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
         sites=[site_summary(site, finished) for site in sites.values()],
         utility=context.utility,
         seeds=context.seeds,
-        parts=parts,
+        parts=parts | _took_part(agreed.plan, finished),
     )
     value: dict[str, Any] = finite(made)
     finished.folder.write_json("report.json", value)
     write_atomic(finished.folder.path / "report.html", rendered(value).encode())
     return value
+
+
+def _took_part(plan: Plan, finished: Finished) -> dict[str, Any]:
+    names = [ask.name for ask in finished.asks]
+    return {
+        "participation": participation(finished.folder, plan, names, finished.units),
+        "traffic": finished.contacts.rows(),
+    }

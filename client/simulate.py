@@ -15,6 +15,8 @@ from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.stored_index import read_index
 from patevolve.client.teachers import check_shards, teach
 from patevolve.shared import rounds
+from patevolve.shared.contacts import FILE as CONTACTS
+from patevolve.shared.contacts import Contacts, load_contacts
 from patevolve.shared.data.index import Index
 from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.names import is_there
@@ -68,6 +70,7 @@ class Finished:
     asks: tuple[Ask, ...]
     run: str
     units: Mapping[str, int]
+    contacts: Contacts
 
 
 def system_noise(site: str, question_sha256: str) -> NoiseSource:
@@ -127,10 +130,12 @@ def simulate(
 
     with _ledgers(sites, path) as ledgers:
         _check_budgets(agreed, asks, sites, ledgers, run=known_run(path))
+        contacts = load_contacts(path / CONTACTS)
         institutions = InProcess(
             handlers={name: join(site, ledgers[name]).handle for name, site in sites.items()},
             public_keys={name: site.home.identity.public_key for name, site in sites.items()},
             minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts,
+            contacts=contacts,
         )
         folder = open_run(path, agreed)
         folder.sweep()
@@ -152,6 +157,7 @@ def simulate(
         asks=asks,
         run=identity,
         units=units,
+        contacts=contacts,
     )
 
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patevolve.server.post import BUSY, Letter, Post, Timing, Traffic
+from patevolve.server.post import BUSY, Letter, Post, Timing
+from patevolve.shared.contacts import Contacts
 from patevolve.shared.envelopes import OK, Request, Welcome, decode_response, decode_welcome, encode_request
 from patevolve.shared.errors import (
     BudgetError,
@@ -44,7 +45,7 @@ class Directory:
     post: Post
     request: Request
     known: Mapping[str, str]
-    traffic: Traffic = field(default_factory=Traffic)
+    contacts: Contacts = field(default_factory=Contacts)
     nodes: dict[str, int] = field(default_factory=dict)  # site -> node
     keys: dict[str, str] = field(default_factory=dict)  # site -> public key
     unsafe: set[str] = field(default_factory=set)  # sites that answer with recorded noise
@@ -67,6 +68,7 @@ class Directory:
                 least = enough + 1  # once
             if len(self.nodes) + len(self.refused) >= enough or time.monotonic() >= end:
                 log.info("hello: %d sites in %.1f s", len(self.nodes), time.monotonic() - start)
+                self.contacts.save()
                 return
             time.sleep(timing.poll)
 
@@ -99,8 +101,9 @@ class Directory:
             self.refused[str(node)] = MessageError.code
             self._done.add(node)
             return
-        self.traffic.note(self.traffic.up, response.site, "hello", len(data))
-        self.traffic.note(self.traffic.down, response.site, "hello", len(encode_request(self.request)))
+        name = response.site or f"node {node}"
+        self.contacts.sent(name, "hello", len(encode_request(self.request)))
+        self.contacts.received(name, "hello", len(data))
         if response.codes == (BUSY,):  # such as by a greeting that is still being answered
             self._asked[node] = again
             return
@@ -111,7 +114,8 @@ class Directory:
             except MessageError as reason:  # not counted: the site itself may yet come
                 log.warning("node %d: a greeting cannot be used: %s", node, reason)
         elif not self.known or response.site in {*self.known, ""}:
-            log.warning("%s refused the run: %s", response.site or f"node {node}", response.codes[0])
+            log.warning("%s refused the run: %s", name, response.codes[0])
+            self.contacts.settled(name, response.codes[0])
             self.refused[response.site or str(node)] = response.codes[0]
 
     def _welcome(self, node: int, welcome: Welcome) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from patevolve.server.cohort import Directory, missing
-from patevolve.server.post import Exchange, Letter, Post, Timing, Traffic, Wave
+from patevolve.server.post import Exchange, Letter, Post, Timing, Wave
 from patevolve.server.secure_sum import SecureSum
+from patevolve.shared.contacts import Contacts
 from patevolve.shared.envelopes import OK, Action, Request, Response, encode_request
 from patevolve.shared.errors import MessageError
 from patevolve.shared.institutions import Reply, checked, total
@@ -90,7 +91,7 @@ class FlowerInstitutions:
     directory: Directory
     timing: Timing
     secure_sum: SecureSum | None = None
-    traffic: Traffic = field(default_factory=Traffic)
+    contacts: Contacts = field(default_factory=Contacts)
     _lost: set[str] = field(default_factory=set)
 
     @property
@@ -110,6 +111,7 @@ class FlowerInstitutions:
         parts = tuple(encode_question(question) for question, _ in questions)
         asks = [ask for _, ask in questions]
         sites = sorted(self.cohort)
+        self.contacts.about = ", ".join(question.name for question, _ in questions)
         if self.secure_sum is not None:
             self.secure_sum.set_up(sites, self._send)
             return self.secure_sum.ask(sites, parts, asks, self._send)
@@ -132,8 +134,9 @@ class FlowerInstitutions:
             node_of=self._node_of,
             accept=accept,
             timing=self.timing,
-            traffic=self.traffic,
+            contacts=self.contacts,
         ).run(self._awaited(bodies), least=self._least, enough=enough)
+        self.contacts.save()
         log.info("%s: %d of %d sites in %.1f s", action, len(wave.accepted), len(bodies), time.monotonic() - start)
         silent = set(bodies) - set(wave.accepted) - set(wave.refused)
         if len(wave.accepted) < enough and silent:
@@ -167,6 +170,7 @@ class FlowerInstitutions:
                 answers.append(found)
             else:
                 refusals[site] = found
+                self.contacts.settled(site, found)
         if len(answers) < self._least:
             raise missing(self.agreed, ask.name, len(answers), refusals)
         return Reply(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from patevolve.shared.contacts import Contacts
 from patevolve.shared.envelopes import OK, Action, Response, decode_response
 from patevolve.shared.errors import LedgerError, MessageError
 
@@ -63,18 +64,6 @@ class Timing:
     poll: float = 0.2
 
 
-@dataclass(kw_only=True, eq=False)
-class Traffic:
-    """Bytes sent to and received from each site, by request; for the log and the report."""
-
-    down: dict[tuple[str, str], int] = field(default_factory=dict)
-    up: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def note(self, book: dict[tuple[str, str], int], site: str, action: str, size: int) -> None:
-        """Add ``size`` bytes."""
-        book[site, action] = book.get((site, action), 0) + size
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wave(Generic[T]):
     """What came back: what was made of each site's response, and the codes of those who refused."""
@@ -99,7 +88,7 @@ class Exchange(Generic[T]):
     node_of: Callable[[str], int | None]
     accept: Callable[[str, Response], T]
     timing: Timing
-    traffic: Traffic = field(default_factory=Traffic)
+    contacts: Contacts = field(default_factory=Contacts)
     _accepted: dict[str, T] = field(default_factory=dict)
     _refused: dict[str, str] = field(default_factory=dict)
     _unsettled: dict[str, str] = field(default_factory=dict)  # site -> code that may yet turn into an answer
@@ -141,7 +130,7 @@ class Exchange(Generic[T]):
         if not letters:
             return
         for site, sending in zip(sites, self.post.push(letters, end - now), strict=True):
-            self.traffic.note(self.traffic.down, site, self.action, len(self.bodies[site]))
+            self.contacts.sent(site, self.action, len(self.bodies[site]))
             if sending:
                 self._sent[sending] = site
             else:
@@ -152,7 +141,7 @@ class Exchange(Generic[T]):
             log.info("%s: %s was not delivered; it is sent again", site, self.action)
             self._again(site)
             return
-        self.traffic.note(self.traffic.up, site, self.action, len(data))
+        self.contacts.received(site, self.action, len(data))
         try:
             response = decode_response(data, self.action)
             code = _refusal(site, response)
@@ -164,6 +153,7 @@ class Exchange(Generic[T]):
             else:
                 log.warning("%s refused %s: %s", site, self.action, code)
                 self._refused[site] = code
+            self.contacts.settled(site, code)
         except MessageError as reason:
             log.warning("%s: a reply to %s cannot be used: %s", site, self.action, reason)
             self._again(site, MessageError.code)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from patevolve.server.run import Finished
 from patevolve.shared.described import Context, parts_of
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import charged
-from patevolve.shared.plan import Agreed
+from patevolve.shared.participation import participation
+from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.report.summary import SiteSummary, report
 from patevolve.shared.report.write import rendered
 from patevolve.shared.runfolder import finite
@@ -54,7 +54,7 @@ def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[s
         utility=(),
         seeds=[agreed.plan.seed],
         parts=parts_of(agreed.plan, finished.asks, finished.outcome, finished.released, finished.score, context=context)
-        | {"traffic": _traffic(finished)},
+        | took_part(agreed.plan, finished),
     )
     value: dict[str, Any] = finite(made)
     finished.folder.write_json("report.json", value)
@@ -62,9 +62,10 @@ def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[s
     return value
 
 
-def _traffic(finished: Finished) -> Sequence[dict[str, Any]]:
-    books = finished.institutions.traffic
-    return [
-        {"site": site, "request": action, "bytes_down": size, "bytes_up": books.up.get((site, action), 0)}
-        for (site, action), size in sorted(books.down.items())
-    ]
+def took_part(plan: Plan, finished: Finished) -> dict[str, Any]:
+    """Return who answered which question, and the bytes that went each way."""
+    names = [ask.name for ask in finished.asks]
+    return {
+        "participation": participation(finished.folder, plan, names, finished.institutions.cohort),
+        "traffic": finished.institutions.contacts.rows(),
+    }

@@ -15,6 +15,8 @@ from patevolve.server.flower_institutions import FlowerInstitutions
 from patevolve.server.post import Post, Timing
 from patevolve.server.secure_sum import open_sum
 from patevolve.shared import rounds
+from patevolve.shared.contacts import FILE as CONTACTS
+from patevolve.shared.contacts import load_contacts
 from patevolve.shared.envelopes import Request
 from patevolve.shared.errors import InputError, LedgerError, PatevolveError
 from patevolve.shared.finish import Released, Score, ask_score, release
@@ -101,7 +103,8 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
     """Find the sites and fix the cohort. Raises QuorumError, or the sites' own reason, if they are too few."""
     cohort = load_cohort(settings.path)
     request = Request(action="hello", plan=agreed.sha256, run=run)
-    directory = Directory(post=post, request=request, known=cohort or settings.known)
+    contacts = load_contacts(settings.path / CONTACTS)
+    directory = Directory(post=post, request=request, known=cohort or settings.known, contacts=contacts)
     least = agreed.plan.sites.count - agreed.plan.privacy.dropouts
     directory.greet(settings.hello, least=least, enough=len(cohort) or agreed.plan.sites.count)
     if not least <= len(directory.nodes) <= agreed.plan.sites.count:
@@ -122,7 +125,7 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
         post=post,
         directory=directory,
         timing=settings.timing,
-        traffic=directory.traffic,
+        contacts=contacts,
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from patevolve.shared.contacts import Contacts
 from patevolve.shared.errors import MessageError, PatevolveError, QuorumError
 from patevolve.shared.messages import Answer, Question, decode_answer, digest, encode_question
 from patevolve.shared.privacy.signing import SignedHead, head_from_json
@@ -52,23 +53,31 @@ class InProcess:
     """Institutions in this process: each a function from question bytes to answer bytes.
 
     minimum:  reporters under which the noise would be too small (all sites less the plan's drop-outs)
+    contacts: notes who answered, and the size that each message would have
     """
 
     handlers: Mapping[str, Callable[[bytes], bytes]]
     public_keys: Mapping[str, str]
     minimum: int
+    contacts: Contacts = field(default_factory=Contacts)
 
     def ask(self, question: Question, ask: Ask) -> Reply:
         """Return the noisy sum. Raises QuorumError if fewer than ``minimum`` sites answered."""
         data = encode_question(question)
         answers, refusals = [], {}
         failure: PatevolveError | None = None
+        self.contacts.about = question.name
         for name, handle in self.handlers.items():
+            self.contacts.sent(name, "ask", len(data))
             try:
-                answers.append(checked(handle(data), digest(data), name, ask))
+                found = handle(data)
+                self.contacts.received(name, "ask", len(found))
+                answers.append(checked(found, digest(data), name, ask))
             except PatevolveError as reason:
                 log.warning("%s did not answer %s: %s", name, question.name, reason)
                 refusals[name], failure = reason.code, reason
+            self.contacts.settled(name, refusals.get(name, ""))
+        self.contacts.save()
         if len(answers) < self.minimum:
             raise QuorumError(
                 f"{question.name}: {len(answers)} of {len(self.handlers)} sites answered; expected >= {self.minimum}. "

@@ -51,7 +51,7 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
     plan = inquiry.agreed.plan
     learnt = steps.learn(inquiry, tools)
     population = steps.first(plan, tools, learnt)
-    watch(_seen(0, (), population, tools, learnt))
+    _show(inquiry, watch, _seen(0, (), population, tools, learnt))
     for number in range(1, plan.evolution.generations + 1):
         kept = inquiry.folder.load_generation(number)
         if kept is None:
@@ -59,10 +59,16 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
             inquiry.folder.save_generation(number, population.genomes, population.classes, asked)
         else:
             population, asked = kept
-        watch(_seen(number, asked, population, tools, learnt))
+        _show(inquiry, watch, _seen(number, asked, population, tools, learnt))
     chosen = steps.final(plan, tools, learnt, population)
     labelling = labels.decide(inquiry, chosen)
     return Outcome(learnt=learnt, population=chosen, labelling=labelling)
+
+
+def _show(inquiry: Inquiry, watch: Callable[[Generation], None], generation: Generation) -> None:
+    measured = {"spread": generation.spread, "match": generation.match}
+    inquiry.folder.note_progress({"generation": generation.number, "asked": list(generation.asked), **measured})
+    watch(generation)
 
 
 def _seen(number: int, asked: tuple[str, ...], population: Population, tools: Tools, learnt: Learnt) -> Generation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from patevolve.shared.tally import NoisyTally
 PLAN = "plan.toml"
 LEDGER = "global.sqlite"
 RUN_ID = "run.id"
+PROGRESS = "progress.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,17 @@ class RunFolder:
     def load_reply(self, name: str, question_sha256: str) -> Reply | None:
         """Return the kept sum of this question, or None. Raises MessageError if another question has its name."""
         packet = self._load("tallies", name, kind="tally")
-        if packet is None:
-            return None
-        if packet.fields["question"] != question_sha256:
+        if packet is not None and packet.fields["question"] != question_sha256:
             raise MessageError(
                 f"{name}: a tally of another question is stored here; expected the same run. Start a new folder."
             )
+        return self.kept_reply(name)
+
+    def kept_reply(self, name: str) -> Reply | None:
+        """Return the kept sum of the question of this name, whatever it asked, or None."""
+        packet = self._load("tallies", name, kind="tally")
+        if packet is None:
+            return None
         tally = NoisyTally(values=packet.arrays["values"], std=packet.fields["std"])
         heads = tuple(head_from_json(text) for text in packet.fields["heads"])
         return Reply(tally=tally, sites=tuple(packet.fields["sites"]), heads=heads, refusals=packet.fields["refusals"])
@@ -93,6 +100,11 @@ class RunFolder:
             genomes=packet.arrays["genomes"].astype(np.float64), classes=packet.arrays["classes"].astype(np.int64)
         )
         return population, tuple(packet.fields["asked"])
+
+    def note_progress(self, row: Mapping[str, Any]) -> None:
+        """Add a line about a generation for whoever watches; it is not flushed, for no run ever reads it."""
+        with (self.path / PROGRESS).open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(finite(dict(row)), ensure_ascii=False, allow_nan=False) + "\n")
 
     def write_json(self, name: str, value: object) -> None:
         """Write a JSON file; NaN and infinity become null."""

@@ -1,0 +1,42 @@
+"""Which sites took part in which question, as the run folder tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from patevolve.shared.plan import Plan
+from patevolve.shared.runfolder import RunFolder
+
+
+def participation(folder: RunFolder, plan: Plan, names: Sequence[str], sites: Collection[str]) -> list[dict[str, Any]]:
+    """Return, for each question that was summed, how many sites answered, who refused why, and who was silent."""
+    rows = []
+    for name in names:
+        reply = folder.kept_reply(name)
+        if reply is None:
+            continue
+        silent = sorted(set(sites) - set(reply.sites) - set(reply.refusals))
+        rows.append(
+            {
+                "question": name,
+                "when": _when(plan, name),
+                "sites": len(set(sites) | set(reply.sites)),
+                "answered": len(reply.sites),
+                "refused": dict(reply.refusals),
+                "silent": silent,
+            }
+        )
+    return rows
+
+
+def _when(plan: Plan, name: str) -> str:
+    kind, _, number = name.partition("/")
+    if kind == "neighbours":
+        return f"generation {plan.evolution.generations - plan.questions.neighbours.times + int(number)}"
+    return "before the first generation" if kind in {"counts", "prototypes"} else "after the last generation"
+
+
+def answered_by(rows: Sequence[Mapping[str, Any]], site: str) -> int:
+    """Return how many of these questions a site answered."""
+    return sum(site not in row["refused"] and site not in row["silent"] for row in rows)
