@@ -240,6 +240,27 @@ def list_command(form: str) -> None:
     say(form, value, "\n".join(f"{path.stem}  {path.stat().st_size:>12,}  {path}" for path in found) or "None.")
 
 
+@assets_group.command("pool", context_settings=SETTINGS, epilog="Example: patevolve assets pool scans/ --out pool.npz")
+@click.argument("images", type=PATH)
+@click.option("--out", type=PATH, default=Path("pool.npz"), show_default=True, help="The pool's file, to hand on.")
+@click.option("--height", type=click.IntRange(8, 1024), default=None, help="Pixels; an NPZ file keeps its own size.")
+@click.option("--width", type=click.IntRange(8, 1024), default=None, help="Pixels, as the height.")
+@click.option("--fit", type=click.Choice(["exact", "pad", "crop", "stretch"]), default="exact", show_default=True,
+    help="How images of another size become that size.")  # fmt: skip
+@FORMAT
+def pool_command(images: Path, out: Path, form: str, **size: Any) -> None:
+    """Make a pool of public unlabelled IMAGES (a folder or an NPZ file) and keep it under the SHA-256 that names it."""
+    from tqdm import tqdm  # noqa: PLC0415 - as below
+
+    from patevolve.shared import pools  # noqa: PLC0415 - reads images and compares them all: this command alone
+
+    target = pools.target(**size)
+    with tqdm(desc="pool", unit="image", disable=True if form == "json" else None) as bar:
+        write_atomic(out, pools.build(pools.read_public(images, target, bar.update), bar.update))
+    kept = assets.add(out)
+    say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
+
+
 def main() -> None:
     """Run the command line with the commands of every installed folder."""
     for entry in sorted(importlib.metadata.entry_points(group="patevolve.commands"), key=lambda entry: entry.name):

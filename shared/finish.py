@@ -148,10 +148,12 @@ def _natural_duplicates(plan: Plan, tools: Tools) -> float:
 
 def _card(plan: Plan, spent: Epsilon, count: int) -> dict[str, Any]:
     things = "images" if plan.data.kind == "image" else "rows"
+    origin = f"none is a real record: each was drawn from the public generator {plan.generator.kind!r}."
+    if plan.generator.kind == "pool":
+        origin = "each is an image of a public pool, with a label that the sites' noised answers gave it."
     return {
         "title": plan.name,
-        "what": f"{count} synthetic {things} of the classes {', '.join(plan.data.classes)}; none is a real "
-        f"record: each was drawn from the public generator {plan.generator.kind!r}.",
+        "what": f"{count} synthetic {things} of the classes {', '.join(plan.data.classes)}; {origin}",
         "how": [
             f"{plan.sites.count} site(s) answered noised questions; candidates evolved towards the answers.",
             f"Selection {plan.evolution.selection!r} over {plan.evolution.generations} generations, seed {plan.seed}.",

@@ -176,7 +176,7 @@ class Questions:
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first being the usual one
     "table": ("tabular",),
-    "image": ("simulator",),
+    "image": ("simulator", "pool"),
 }
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
 
@@ -185,15 +185,21 @@ FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a p
 class Generator:
     """The public generator: what a genome is and how it is rendered.
 
-    asset:  SHA-256 of the public file that a kind of FROM_FILES draws from
+    asset:      SHA-256 of the public file that a kind of FROM_FILES draws from
+    variation:  "pool": how far its images are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28)
     """
 
-    kind: Literal["tabular", "simulator"]
+    kind: Literal["tabular", "simulator", "pool"]
     asset: str = ""
+    variation: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a kind without its file, or a file without use."""
+        """Refuse a kind without its file, or a setting without use."""
         _check_asset("generator", self.kind, self.asset)
+        if not 0.0 <= checks.finite(variation=self.variation) <= 1.0:
+            raise PlanError(f"generator.variation = {self.variation} found; expected 0 to 1.")
+        if self.variation and self.kind != "pool":
+            raise PlanError(f"generator.variation found; kind {self.kind!r} has no use for it. Remove it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

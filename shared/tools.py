@@ -10,6 +10,7 @@ import numpy as np
 from patevolve.shared import plan as plans
 from patevolve.shared.encoder.image import fit
 from patevolve.shared.encoder.table import TableEncoder
+from patevolve.shared.generators import pool
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
@@ -49,6 +50,8 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
             return Tabular(schema=data.columns)
         case "simulator":
             return Simulator(glyphs=data.classes, side=data.height)
+        case "pool":
+            return pool.load(named.asset, (data.height, data.width), named.variation)
 
 
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int) -> Encoder:

@@ -1,0 +1,111 @@
+"""Making a pool of public images: read them, find each one's neighbours once, write one file without pickle."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared.data.images import looks_like_image, read_image
+from patevolve.shared.data.target import Target
+from patevolve.shared.encoder.image import fit
+from patevolve.shared.errors import DataError, InputError
+from patevolve.shared.randomness import stream
+
+NEIGHBOURS = 32
+DIMENSION = 64  # principal components of orientation histograms, in which neighbours are near
+FITTED = 4000  # images that the components are fitted to
+BLOCK = 256  # images whose distances to the whole pool are in memory at once
+
+Images = NDArray[np.uint8]
+
+
+def read_public(path: Path, target: Target | None, watch: Callable[[int], None] = lambda _: None) -> Images:
+    """Return the public images (n, height, width) uint8 in an NPZ file, or in a folder with all its folders.
+
+    path:    an NPZ file holds the array ``images``; a folder's files are taken in the order of their paths
+    target:  how files of any size become one; None: the NPZ file's own shape, and for a folder an error
+    watch:   called with 1 after each file
+
+    Raises DataError for what cannot be read or holds no image.
+    """
+    if path.is_dir():
+        if target is None:
+            raise DataError(f"{path} is a folder; expected --height and --width, to which its images are converted.")
+        return _read_folder(path, target, watch)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            images = file["images"]
+    except (OSError, ValueError, EOFError, KeyError) as reason:
+        raise DataError(f"{path} cannot be read as a folder, or as an NPZ file with images ({reason}).") from reason
+    if images.dtype != np.uint8 or images.ndim != 3 or len(images) < 2:
+        raise DataError(f"{path}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 2, height, width).")
+    if target is not None and images.shape[1:] != (target.height, target.width):
+        raise DataError(
+            f"{path}: images {images.shape[1:]} found; expected {target.height} × {target.width}. Leave the size out."
+        )
+    return np.asarray(images, np.uint8)
+
+
+def target(height: int | None, width: int | None, fit: Literal["exact", "pad", "crop", "stretch"]) -> Target | None:
+    """Return the size that images become, None without one. Raises InputError for half a size."""
+    if height is None or width is None:
+        if height is not width:
+            raise InputError("one of --height and --width found; expected both, or neither for an NPZ file.")
+        return None
+    return Target(height=height, width=width, fit=fit)
+
+
+def _read_folder(path: Path, target: Target, watch: Callable[[int], None]) -> Images:
+    images: list[Images] = []
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        if looks_like_image(file):
+            images += read_image(file, target).images
+        watch(1)
+    if len(images) < 2:
+        raise DataError(f"{path} holds {len(images)} image(s); expected at least 2.")
+    return np.stack(images)
+
+
+def build(images: Images, watch: Callable[[int], None] = lambda _: None) -> bytes:
+    """Return the pool's file: an NPZ archive of ``images`` and of each one's ``neighbours``, nearest first.
+
+    Images are near that are near in the public image encoder fitted to the pool itself. Equal images are kept once,
+    so that a neighbour is another image. Memory: BLOCK rows of distances; ``watch`` is called with finished images.
+    """
+    images = _distinct(images)
+    step = -(-len(images) // FITTED)
+    encoder = fit(images[::step], stream(0, "pool"), dimension=DIMENSION)
+    neighbours = nearest(encoder.encode(images).astype(np.float32), min(NEIGHBOURS, len(images) - 1), watch)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, images=images, neighbours=neighbours)
+    return buffer.getvalue()
+
+
+def _distinct(images: Images) -> Images:
+    flat = np.ascontiguousarray(images).reshape(len(images), -1)
+    _, firsts = np.unique(flat.view(f"V{flat.shape[1]}").ravel(), return_index=True)
+    if len(firsts) < 2:
+        raise DataError("fewer than two different images found; expected a pool to choose from.")
+    return images[np.sort(firsts)]
+
+
+def nearest(
+    points: NDArray[np.float32], count: int, watch: Callable[[int], None] = lambda _: None
+) -> NDArray[np.int32]:
+    """Return (n, count) int32 numbers of the points nearest to each of (n, d) others, nearest first."""
+    squares = np.einsum("nd,nd->n", points, points)
+    table = np.empty((len(points), count), np.int32)
+    for start in range(0, len(points), BLOCK):
+        rows = np.arange(start, min(start + BLOCK, len(points)))
+        distance = squares - 2.0 * (points[rows] @ points.T)  # less a row's own square, which orders nothing
+        distance[rows - start, rows] = np.inf
+        some = np.argpartition(distance, count - 1, axis=1)[:, :count]
+        order = np.argsort(np.take_along_axis(distance, some, axis=1), axis=1, kind="stable")
+        table[rows] = np.take_along_axis(some, order, axis=1)
+        watch(len(rows))
+    return table
