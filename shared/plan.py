@@ -20,6 +20,7 @@ from patevolve.shared.schema import Column
 
 FORMAT = 1
 MAX_CANDIDATES = 100_000
+_HASH = re.compile("[0-9a-f]{64}")
 QUESTION_KEYS: Mapping[str, tuple[str, ...]] = {  # beside ``share``
     "counts": (),
     "prototypes": ("contrast",),
@@ -206,24 +207,28 @@ class Generator:
 class Encoder:
     """The public encoder of records and candidates.
 
-    kind:       "auto": the public schema for tables, orientation histograms for images
+    kind:       "auto": the public schema for tables, orientation histograms for images; "onnx": a public network
     asset:      SHA-256 of the public file that a kind of FROM_FILES encodes with
+    fitted:     SHA-256 of the statistics that `patevolve encoder fit` wrote; empty: every machine fits them itself
     dimension:  features kept of what the network or the histograms say (principal components of public images)
     """
 
-    kind: Literal["auto"] = "auto"
+    kind: Literal["auto", "onnx"] = "auto"
     asset: str = ""
+    fitted: str = ""
     dimension: int = 64
 
     def __post_init__(self) -> None:
         """Refuse a kind without its file, or a size outside its domain."""
         _check_asset("encoder", self.kind, self.asset)
+        if self.fitted and not _HASH.fullmatch(self.fitted):
+            raise PlanError(f"encoder.fitted = {self.fitted!r} found; expected the 64 hex digits of a file's SHA-256.")
         checks.integer(dimension=self.dimension, at_least=2, at_most=128)
 
 
 def _check_asset(section: str, kind: str, asset: str) -> None:
     needed = kind in FROM_FILES
-    if needed and not re.fullmatch("[0-9a-f]{64}", asset):
+    if needed and not _HASH.fullmatch(asset):
         raise PlanError(
             f"{section}.asset = {asset!r} found; kind {kind!r} expects the SHA-256 of its public file in 64 hex digits."
         )

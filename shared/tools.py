@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from patevolve.shared import assets
 from patevolve.shared import plan as plans
-from patevolve.shared.encoder.image import fit
+from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
+from patevolve.shared.encoder.fitted import unpacked
+from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
+from patevolve.shared.encoder.onnx import open_network
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.generators import pool
+from patevolve.shared.errors import PlanError
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
@@ -29,18 +34,21 @@ class Tools:
 PUBLIC = 400  # public images per class that fit the public encoder
 
 
-def tools_of(plan: Plan) -> Tools:
+def tools_of(plan: Plan, device: DeviceProfile = DEFAULT) -> Tools:
     """Return the plan's generator and encoder; kept, since fitting an image encoder takes seconds.
 
     Raises PlanError if a public file that the plan names is not on this machine.
     """
-    return _tools(plan.data, plan.generator, plan.encoder, plan.seed)
+    return _tools(plan.data, plan.generator, plan.encoder, plan.seed, device)
 
 
 @functools.lru_cache(maxsize=8)
-def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed: int) -> Tools:
+def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed: int, device: DeviceProfile) -> Tools:
     drawn = _generator(data, generator)
-    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed))
+    if data.kind == "table":
+        return Tools(generator=drawn, encoder=TableEncoder(schema=data.columns))
+    describe = open_network(assets.find(encoder.asset), device).describe if encoder.kind == "onnx" else histograms
+    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, describe))
 
 
 def _generator(data: Data, named: plans.Generator) -> Generator:
@@ -54,12 +62,18 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
             return pool.load(named.asset, (data.height, data.width), named.variation)
 
 
-def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int) -> Encoder:
-    """Return the plan's encoder, its statistics fitted to the generator's own, public draws."""
-    if data.kind == "table":
-        return TableEncoder(schema=data.columns)
+def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
+    """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
+    if named.fitted:
+        return unpacked(assets.find(named.fitted), dimension=named.dimension, describe=describe)
     images = []
     for cls in range(len(data.classes)):
         genomes = generator.draw(stream(seed, "public images", cls), cls, PUBLIC)
         images.append(generator.render(genomes, np.full(PUBLIC, cls)))
-    return fit(np.concatenate(images), stream(seed, "encoder"), dimension=named.dimension)
+    encoder = fit(np.concatenate(images), stream(seed, "encoder"), dimension=named.dimension, describe=describe)
+    if encoder.dimension < named.dimension or not np.isfinite(encoder.axes).all():
+        raise PlanError(
+            f"encoder.dimension = {named.dimension} found; what describes the public images varies in fewer "
+            f"dimensions. Lower it."
+        )
+    return encoder

@@ -1,11 +1,13 @@
-"""A public encoder of small grey images, numpy alone: orientation histograms, principal components, Fourier features.
+"""A public encoder of small grey images: a description, its principal components, their Fourier features.
 
-Its statistics come from public (simulated) images, never from private ones.
+The description is orientation histograms (numpy alone) or what a public network says (encoder/onnx.py). Statistics come
+from public images, never from private ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ THUMBNAIL = 0.15  # weight of a blurred, halved image beside the histograms of n
 BATCH = 500
 
 Floats = NDArray[np.float64]
+Describe = Callable[[NDArray[Any]], NDArray[np.float32]]  # (n, height, width) images to (n, r), each by itself
 
 
 def hog(images: NDArray[Any]) -> NDArray[np.float32]:
@@ -72,7 +75,8 @@ def _kernel(size: int, sigma: float) -> NDArray[np.float32]:
     return matrix.astype(np.float32)
 
 
-def _described(values: NDArray[Any]) -> NDArray[np.float32]:
+def histograms(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return (n, r) histograms and a thumbnail of each of (n, height, width) images of levels 0 to 255."""
     images = values.astype(np.float32) / np.float32(255)
     thumbnails = _blur(images, 1.0)[:, 1::2, 1::2].reshape(len(images), -1)
     return np.hstack([hog(images), np.float32(THUMBNAIL) * thumbnails])
@@ -87,11 +91,13 @@ class ImageEncoder:
 
     mean, axes:   (r,) and (r, d) from public images
     frequencies:  (d, e/2) from the plan's public stream
+    describe:     images to (n, r) rows, each a function of its image alone
     """
 
     mean: Floats
     axes: Floats
     frequencies: Floats
+    describe: Describe = histograms
 
     @property
     def dimension(self) -> int:
@@ -108,7 +114,7 @@ class ImageEncoder:
         if len(values) == 0:
             return np.zeros((0, self.dimension))
         # Each image by itself, bit by bit: what a record votes must not hang on who stands beside it.
-        return products(_described(values) - self.mean, self.axes.T)  # label: own-components
+        return products(self.describe(values) - self.mean, self.axes.T)  # label: own-components
 
     def embed(self, features: Floats) -> Floats:
         """Return Fourier features, each row of norm exactly 1."""
@@ -136,13 +142,14 @@ def fit(
     dimension: int = 64,
     embedding: int = 1000,
     widths: tuple[float, ...] = (0.25, 0.5),
+    describe: Describe = histograms,
 ) -> ImageEncoder:
     """Return the encoder fitted to public images (n, height, width) uint8, with kernels of these widths."""
-    described = _described(public).astype(np.float64)
+    described = describe(public).astype(np.float64)
     mean = described.mean(axis=0)
     _, scales, axes = np.linalg.svd(described - mean, full_matrices=False)
     whitened = axes[:dimension].T / np.sqrt(scales[:dimension] / scales[0])
     size = np.sqrt(np.mean(np.sum(((described - mean) @ whitened) ** 2, axis=1)))
     each = embedding // 2 // len(widths)
     frequencies = np.hstack([rng.normal(size=(whitened.shape[1], each)) / width for width in widths])
-    return ImageEncoder(mean=mean, axes=whitened / size, frequencies=frequencies)
+    return ImageEncoder(mean=mean, axes=whitened / size, frequencies=frequencies, describe=describe)
