@@ -68,6 +68,15 @@ class _Replay:
     def save_generation(self, *generation: object) -> None:
         """Write nothing."""
 
+    def evolve(self, name: str, arrays: Mapping[str, NDArray[Any]], shape: object) -> Mapping[str, NDArray[np.float64]]:
+        """Return the kept migrants. Raises DataError where the run folder has none."""
+        del shape
+        question = Question(kind="islands", name=name, plan=self.agreed.sha256, run=self.run, arrays=arrays)
+        found = self.kept.load_migrants(name, digest(encode_question(question)))
+        if found is None:
+            raise DataError(f"{name}: no migrants of this island in {self.kept.path.name}; expected a finished run.")
+        return found
+
     def note_progress(self, row: object) -> None:
         """Write nothing."""
 
@@ -208,7 +217,8 @@ def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
 def small_plan(agreed: Agreed) -> Agreed:
     """Return the plan with its questions and noise, shrunk to a fraction of a second: fewer sites, candidates, samples.
 
-    Teacher labels and scores are left out: their answers are covered by ``answer_path``.
+    Teacher labels and scores are left out: their answers are covered by ``answer_path``. Islands are too: no sum over
+    the sites is made of what they answer.
     """
     plan = agreed.plan
     times = plan.questions.neighbours.times if plan.questions.neighbours.share > 0 else 0
@@ -221,6 +231,7 @@ def small_plan(agreed: Agreed) -> Agreed:
         "questions.score": None,
         "questions.labels": None,
         "release.labels": None,
+        "islands": None,
     }
     if times:
         changes["questions.neighbours.candidates"] = 20 * len(plan.data.classes)

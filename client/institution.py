@@ -66,11 +66,15 @@ class Institution:
         stored = self.guard.stored(key)
         return stored if stored is not None else self.guard.release(question, ask, key, self._tally(question, ask))
 
-    def _permitted(self, question: Question) -> Ask:
+    def check_plan(self, question: Question) -> None:
+        """Raise MessageError unless the question is one of the site's own plan."""
         if question.plan != self.agreed.sha256:
             raise MessageError(
                 f"a question of plan {question.plan[:12]}… found; this site agreed to {self.agreed.sha256[:12]}…."
             )
+
+    def _permitted(self, question: Question) -> Ask:
+        self.check_plan(question)
         ask = find(self.asks, question.name)
         if ask.kind != question.kind:
             raise MessageError(
@@ -108,9 +112,15 @@ class Institution:
                 weights, bias = _student(question, classes, self.encoder.dimension)
                 predicted = np.argmax(products(held_out.features, weights.T) + bias, axis=1)  # label: own-prediction
                 return ballots.score(held_out.electorate, predicted == held_out.records.classes, ask.bounds)
+            case "islands":
+                raise MessageError(f"{question.name!r} asked as a question found; islands have a request of their own.")
 
     def _candidates(self, question: Question, classes: int, most: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the candidates' features and classes. Raises MessageError unless they number what the plan says."""
+        genomes, labels = self.candidates_of(question, classes, most)
+        return self.rendered(genomes, labels), labels
+
+    def candidates_of(self, question: Question, classes: int, most: int) -> tuple[Genomes, NDArray[np.int64]]:
+        """Return the candidates' genomes and classes. Raises MessageError unless they number what the plan says."""
         genomes, labels = question.arrays.get("genomes"), question.arrays.get("classes")
         if genomes is None or labels is None or genomes.ndim != 2 or labels.dtype != np.int64:
             raise MessageError(f"question {question.name!r} without genomes (P, G) and int64 classes (P,) found.")
@@ -123,7 +133,7 @@ class Institution:
             raise MessageError(
                 f"question {question.name!r} with candidates outside the plan's classes or not finite found."
             )
-        return self.rendered(genomes.astype(np.float64), labels), labels
+        return genomes.astype(np.float64), labels
 
 
 def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -26,6 +26,7 @@ RELEASES: Mapping[Kind, str] = {  # each with noise in it
     "neighbours": "how many units each candidate is nearest to",
     "labels": "how many of the site's PATE teachers give each candidate each class",
     "score": "how many held-out units the released student gets right",
+    "islands": "synthetic candidates bred here, picked by how many units each is nearest to",
 }
 # What a policy permits that does not say: sums over records. What teachers say has to be permitted by name, and so has
 # whatever a later version can ask for.

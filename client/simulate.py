@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, render_once
+from patevolve.client.island import evolve
 from patevolve.client.policy import SitePolicy, check_plan
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.stored_index import read_index
@@ -131,8 +133,10 @@ def simulate(
     with _ledgers(sites, path) as ledgers:
         _check_budgets(agreed, asks, sites, ledgers, run=known_run(path))
         contacts = load_contacts(path / CONTACTS)
+        joined = {name: join(site, ledgers[name]) for name, site in sites.items()}
         institutions = InProcess(
-            handlers={name: join(site, ledgers[name]).handle for name, site in sites.items()},
+            handlers={name: institution.handle for name, institution in joined.items()},
+            islands={name: functools.partial(evolve, institution) for name, institution in joined.items()},
             public_keys={name: site.home.identity.public_key for name, site in sites.items()},
             minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts,
             contacts=contacts,

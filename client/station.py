@@ -20,6 +20,7 @@ from patevolve.client.approved import approved_plan
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, Rendered, render_once
+from patevolve.client.island import evolve
 from patevolve.client.masking import open_masking
 from patevolve.client.policy import FILE, SitePolicy, read_policy
 from patevolve.client.private_index import PrivateIndex
@@ -41,7 +42,7 @@ from patevolve.shared.envelopes import (
     refusal,
 )
 from patevolve.shared.errors import BudgetError, DataError, MessageError, PatevolveError, PolicyError
-from patevolve.shared.messages import decode_answer, decode_question, digest
+from patevolve.shared.messages import decode_answer, decode_migrants, decode_question, digest
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.ledger import Ledger
 from patevolve.shared.schedule import Ask, find, schedule
@@ -242,9 +243,20 @@ def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: L
     )
 
 
-def _unexpected(station: Station, request: Request) -> Response:
-    del station
-    raise MessageError(f"{request.action!r} found; the plan has no use for it.")
+def _evolve(station: Station, request: Request) -> Response:
+    """Evolve the site's island and send its migrants; charged if the plan gives islands a share."""
+    home = open_home(station.home)
+    prepared = station.prepare(home, request.plan)
+    if prepared.agreed.plan.islands is None:
+        raise MessageError("an island found; the plan has none.")
+    check_cohort(request, prepared.agreed, home.policy)
+    if len(request.parts) != 1:
+        raise MessageError(f"{len(request.parts)} parts found; expected what the island starts from alone.")
+    with home.open_ledger() as ledger:
+        institution = _institution(station, home, prepared, ledger, cohort_sha256(request.plan, request.sites))
+        part = evolve(institution, request.parts[0])
+        home.keep_head(ledger.head())  # before a byte leaves
+    return Response(action="evolve", site=home.policy.site, codes=(OK,), parts=(part,))
 
 
 def check_cohort(request: Request, agreed: Agreed, policy: SitePolicy) -> None:
@@ -267,6 +279,9 @@ def _outgoing(response: Response) -> bytes:
     if response.action == "ask":
         for part in filter(None, response.parts):
             _check_part(part)
+    if response.action == "evolve":
+        for part in response.parts:
+            decode_migrants(part)  # nothing of another form
     return encode_response(response)
 
 
@@ -285,5 +300,5 @@ _ACTIONS: Mapping[Action, Callable[[Station, Request], Response]] = {
     "setup": _setup,
     "ask": _ask,
     "unmask": _unmask,
-    "evolve": _unexpected,
+    "evolve": _evolve,
 }

@@ -14,8 +14,8 @@ from patevolve.server.secure_sum import SecureSum
 from patevolve.shared.contacts import Contacts
 from patevolve.shared.envelopes import OK, Action, Request, Response, encode_request
 from patevolve.shared.errors import MessageError
-from patevolve.shared.institutions import Reply, checked, total
-from patevolve.shared.messages import Answer, Question, digest, encode_question
+from patevolve.shared.institutions import Migration, Reply, Voyage, checked, checked_migrants, migration, total
+from patevolve.shared.messages import Answer, Migrants, Question, digest, encode_question
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.signing import head_from_json
 from patevolve.shared.schedule import Ask
@@ -122,6 +122,25 @@ class FlowerInstitutions:
 
         wave = self._send("ask", dict.fromkeys(sites, encode_request(request)), accept, len(sites))
         return [self._reply(position, ask, wave.accepted, wave.refused) for position, ask in enumerate(asks)]
+
+    def evolve(self, question: Question, voyage: Voyage) -> Migration:
+        """Return the migrants of the sites' islands, those of sites that sent none left out.
+
+        Raises QuorumError under the plan's minimum, or the sites' own reason where their refusals alone explain it.
+        """
+        data, sites = encode_question(question), sorted(self.cohort)
+        self.contacts.about = question.name
+        request = Request(action="evolve", plan=self.agreed.sha256, run=self.run, sites=tuple(sites), parts=(data,))
+
+        def accept(site: str, response: Response) -> Migrants:
+            if response.site != site or len(response.parts) != 1:
+                raise MessageError(f"a response of {response.site!r} of {len(response.parts)} parts found.")
+            return checked_migrants(response.parts[0], digest(data), site, voyage)
+
+        wave = self._send("evolve", dict.fromkeys(sites, encode_request(request)), accept, len(sites))
+        if len(wave.accepted) < self._least:
+            raise missing(self.agreed, question.name, len(wave.accepted), wave.refused)
+        return migration([wave.accepted[site] for site in sorted(wave.accepted)], wave.refused)
 
     def _send(
         self, action: Action, bodies: Mapping[str, bytes], accept: Callable[[str, Response], T], enough: int

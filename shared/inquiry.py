@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.institutions import Institutions, Reply
+from patevolve.shared.institutions import Institutions, Reply, Voyage
 from patevolve.shared.messages import Question, digest, encode_question
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.global_ledger import GlobalLedger
@@ -62,21 +62,30 @@ class Inquiry:
             for ask, reply in zip(asks, replies, strict=True)
         ]
 
+    def evolve(
+        self, name: str, arrays: Mapping[str, NDArray[Any]], shape: tuple[int, int]
+    ) -> Mapping[str, NDArray[np.float64]]:
+        """Return each site's migrants of this ``shape``: the kept ones, or new ones from the sites' islands.
+
+        What the plan charges for it is recorded as local: each site's own votes on its own island, in no sum.
+        """
+        ask = find(self.asks, name) if self.asked(name) else None
+        question = Question(kind="islands", name=name, plan=self.agreed.sha256, run=self.run, arrays=arrays)
+        sha256 = digest(encode_question(question))
+        kept = self.folder.load_migrants(name, sha256)
+        if kept is not None:
+            return kept
+        if ask is not None:
+            self._record([(ask, sha256)])
+        found = self.institutions.evolve(question, Voyage(shape=shape, ask=ask))
+        if ask is not None:
+            self.ledger.record_heads(self.run, self.asks.index(ask), found.heads)
+        self.folder.save_migrants(name, sha256, found)
+        return found.genomes
+
     def _fresh(self, questions: Sequence[tuple[Question, Ask, str]], kept: Sequence[Reply | None]) -> list[Reply]:
         """Ask the sites: each question is on record before it leaves, each sum before it is used; kept sums stay."""
-        keys = self.institutions.public_keys
-        for site, key in keys.items():
-            self.ledger.register_site(site, key)
-        for _, ask, sha256 in questions:
-            self.ledger.record_question(
-                plan_sha256=self.agreed.sha256,
-                run=self.run,
-                question=ask.name,
-                question_sha256=sha256,
-                part=ask.part,
-                event=ask.event,
-                sites=keys,
-            )
+        self._record([(ask, sha256) for _, ask, sha256 in questions])
         replies = []
         answered = self.institutions.ask_all([(question, ask) for question, ask, _ in questions])
         for (_, ask, sha256), reply, before in zip(questions, answered, kept, strict=True):
@@ -85,3 +94,20 @@ class Inquiry:
                 self.folder.save_reply(ask.name, sha256, reply)
             replies.append(before or reply)
         return replies
+
+    def _record(self, asks: Sequence[tuple[Ask, str]]) -> None:
+        """Put questions on record before they leave."""
+        keys = self.institutions.public_keys
+        for site, key in keys.items():
+            self.ledger.register_site(site, key)
+        for ask, sha256 in asks:
+            self.ledger.record_question(
+                plan_sha256=self.agreed.sha256,
+                run=self.run,
+                question=ask.name,
+                question_sha256=sha256,
+                part=ask.part,
+                event=ask.event,
+                sites=keys,
+                scope=ask.scope,
+            )

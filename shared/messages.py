@@ -1,4 +1,4 @@
-"""The closed list of what travels: questions out, noised answers back, heads of ledgers, error codes.
+"""The closed list of what travels: questions out, noised answers and migrants back, heads of ledgers, error codes.
 
 Anything else (class counts, image means, accuracies, error texts, file names) has no message, so it cannot be sent.
 """
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from patevolve.shared import wire
 from patevolve.shared.errors import MessageError
 
-Kind = Literal["counts", "prototypes", "neighbours", "labels", "score"]
-KINDS: tuple[Kind, ...] = ("counts", "prototypes", "neighbours", "labels", "score")
+Kind = Literal["counts", "prototypes", "neighbours", "labels", "score", "islands"]
+KINDS: tuple[Kind, ...] = ("counts", "prototypes", "neighbours", "labels", "score", "islands")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,7 +28,7 @@ class Question:
     name:     unique within a run, such as ``neighbours/3``
     plan:     SHA-256 of the plan; a site with another plan refuses
     arrays:   ``genomes`` (P, G) float64 and ``classes`` (P,) int64 of candidates; ``weights``, ``bias`` of a student
-              for ``score``
+              for ``score``; ``model`` (classes, m) of the released prototypes beside the candidates for ``islands``
     """
 
     kind: Kind
@@ -56,6 +56,20 @@ class Answer:
     full: bool
     head: str
     salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Migrants:
+    """What a site sends home from its island: synthetic candidates, as many as the plan says, and nothing else.
+
+    genomes:  (classes · migrants, G) float64, class by class
+    head:     the signed head of the site's ledger with the charge in it (JSON text); empty where nothing was charged
+    """
+
+    question: str  # SHA-256 of the question's bytes
+    site: str
+    genomes: NDArray[np.float64]
+    head: str
 
 
 def encode_question(question: Question) -> bytes:
@@ -112,6 +126,27 @@ def decode_answer(data: bytes) -> Answer:
     if set(packet.arrays) != {"values"} or values is None or values.dtype != np.dtype("<i8") or values.ndim != 1:
         raise MessageError("an answer without one int64 vector of values found; it was not written by patevolve.")
     return Answer(values=values, **packet.fields)
+
+
+def encode_migrants(migrants: Migrants) -> bytes:
+    """Return the migrants' canonical bytes."""
+    fields = {"question": migrants.question, "site": migrants.site, "head": migrants.head}
+    return wire.encode(wire.Packet(kind="migrants", fields=fields, arrays={"genomes": wire.compact(migrants.genomes)}))
+
+
+def decode_migrants(data: bytes) -> Migrants:
+    """Return the migrants in ``data``. Raises MessageError for anything but one finite matrix of genomes."""
+    packet = wire.decode(data, kind="migrants")
+    names = ("question", "site", "head")
+    if set(packet.fields) != set(names) or not all(isinstance(packet.fields[name], str) for name in names):
+        raise MessageError(f"migrants with the fields {sorted(packet.fields)} found; expected {sorted(names)} as text.")
+    genomes = packet.arrays.get("genomes")
+    if set(packet.arrays) != {"genomes"} or genomes is None or genomes.ndim != 2:
+        raise MessageError("migrants without one matrix of genomes found; they were not written by patevolve.")
+    wide = genomes.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise MessageError("migrants with genomes that are not finite found; they are of no use.")
+    return Migrants(genomes=wide, **packet.fields)
 
 
 def digest(data: bytes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from patevolve.shared import labels, steps
+from patevolve.shared import islands, labels, steps
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.labels import Labelling
@@ -56,6 +56,8 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
         kept = inquiry.folder.load_generation(number)
         if kept is None:
             population, asked = steps.generation(inquiry, tools, learnt, population, number)
+            population, evolved = islands.exchange(inquiry, tools, learnt, population, number)
+            asked = (*asked, *evolved)
             inquiry.folder.save_generation(number, population.genomes, population.classes, asked)
         else:
             population, asked = kept

@@ -21,7 +21,7 @@ from patevolve.shared import wire
 from patevolve.shared.errors import InputError, MessageError, PlanError
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.files import drafts, write_atomic, write_new
-from patevolve.shared.institutions import Reply
+from patevolve.shared.institutions import Migration, Reply
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.signing import head_from_json, head_to_json
@@ -49,7 +49,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Remove what a killed process left half-written. Call it only while holding the sites' ledgers."""
         # Not below: a demonstration's repeats lie in this folder too, and may be written at this moment.
-        for folder in (self.path, self.path / "tallies", self.path / "generations", self.path / "student"):
+        for folder in (self.path, *(self.path / name for name in ("tallies", "migrants", "generations", "student"))):
             for draft in drafts(folder):
                 draft.unlink(missing_ok=True)
 
@@ -82,6 +82,26 @@ class RunFolder:
         tally = NoisyTally(values=packet.arrays["values"], std=packet.fields["std"])
         heads = tuple(head_from_json(text) for text in packet.fields["heads"])
         return Reply(tally=tally, sites=tuple(packet.fields["sites"]), heads=heads, refusals=packet.fields["refusals"])
+
+    def save_migrants(self, name: str, question_sha256: str, found: Migration) -> None:
+        """Keep what the sites' islands sent home."""
+        fields = {"question": question_sha256, "sites": list(found.genomes), "refusals": dict(found.refusals)}
+        arrays = {f"{place:06d}": wire.compact(genomes) for place, genomes in enumerate(found.genomes.values())}
+        write_atomic(
+            self._file("migrants", name), wire.encode(wire.Packet(kind="migration", fields=fields, arrays=arrays))
+        )
+
+    def load_migrants(self, name: str, question_sha256: str) -> Mapping[str, NDArray[np.float64]] | None:
+        """Return the kept migrants by site, or None. Raises MessageError if others than asked for have this name."""
+        packet = self._load("migrants", name, kind="migration")
+        if packet is None:
+            return None
+        if packet.fields["question"] != question_sha256:
+            raise MessageError(
+                f"{name}: migrants of another population are stored here; expected the same run. Start a new folder."
+            )
+        genomes = [packet.arrays[place].astype(np.float64) for place in sorted(packet.arrays)]
+        return dict(zip(packet.fields["sites"], genomes, strict=True))
 
     def save_generation(
         self, number: int, genomes: NDArray[np.float64], classes: NDArray[np.int64], asked: tuple[str, ...]

@@ -15,7 +15,8 @@ from patevolve.shared.noise.mechanism import Mechanism
 from patevolve.shared.plan import Plan
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import Event
-from patevolve.shared.privacy.planner import spend
+from patevolve.shared.privacy.ledger_rows import Scope
+from patevolve.shared.privacy.planner import asking, spend
 from patevolve.shared.votes import ballots
 from patevolve.shared.votes.lattice import Bounds
 
@@ -31,6 +32,7 @@ class Ask:
     bounds:     what one unit can change in its tally
     mechanism:  what a site adds to its sum
     full:       whether one site's answer carries the whole noise
+    scope:      "shared": one sum over the sites; "local": each site's own answer stands by itself
     """
 
     name: str
@@ -39,6 +41,7 @@ class Ask:
     bounds: Bounds
     mechanism: Mechanism
     full: bool
+    scope: Scope = "shared"
 
     @property
     def event(self) -> Event:
@@ -71,10 +74,19 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
 
 def _ask(plan: Plan, kind: Kind, number: int, embedding_size: int, noise_multiplier: float) -> Ask:
     bounds = bounds_of(plan, kind, embedding_size)
-    secure = plan.privacy.trust == "secure-sum"
-    name = f"{kind}/{number}" if kind == "neighbours" else kind
-    mechanism = _share(plan, bounds, noise_multiplier) if secure else _whole(bounds, noise_multiplier)
-    return Ask(name=name, kind=kind, part=kind, bounds=bounds, mechanism=mechanism, full=not secure)
+    local = kind == "islands"
+    shares = plan.privacy.trust == "secure-sum" and not local  # label: whole-noise-on-islands
+    name = f"{kind}/{number}" if kind in {"neighbours", "islands"} else kind
+    mechanism = _share(plan, bounds, noise_multiplier) if shares else _whole(bounds, noise_multiplier)
+    return Ask(
+        name=name,
+        kind=kind,
+        part=kind,
+        bounds=bounds,
+        mechanism=mechanism,
+        full=not shares,
+        scope="local" if local else "shared",
+    )
 
 
 def _whole(bounds: Bounds, noise_multiplier: float) -> Mechanism:
@@ -107,6 +119,9 @@ def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:
             return ballots.labels_bounds(q.labels.candidates, classes)
         case "score":
             return ballots.score_bounds(per_unit)
+        case "islands":
+            own = asking(plan, "islands")
+            return ballots.neighbours_bounds(own.candidates, own.nearest, per_unit)
 
 
 def find(asks: tuple[Ask, ...], name: str) -> Ask:

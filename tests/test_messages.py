@@ -15,7 +15,17 @@ from patevolve.client.private_index import PrivateIndex, Voters
 from patevolve.shared import messages, wire
 from patevolve.shared.data.records import Records
 from patevolve.shared.errors import MessageError
-from patevolve.shared.messages import Answer, Question, decode_answer, decode_question, encode_answer, encode_question
+from patevolve.shared.messages import (
+    Answer,
+    Migrants,
+    Question,
+    decode_answer,
+    decode_migrants,
+    decode_question,
+    encode_answer,
+    encode_migrants,
+    encode_question,
+)
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.ballots import Electorate
 
@@ -76,13 +86,43 @@ def test_ten_thousand_changed_answers_are_refused_or_named_differently():
 
 def test_the_list_of_messages_is_closed():
     """A new field of a message is a new way out of a site: whoever adds one changes this test in the open."""
-    assert messages.KINDS == ("counts", "prototypes", "neighbours", "labels", "score")
+    assert messages.KINDS == ("counts", "prototypes", "neighbours", "labels", "score", "islands")
     assert typing.get_args(messages.Kind) == messages.KINDS
     names = ["question", "site", "values", "std", "full", "head", "salt"]
     assert [field.name for field in dataclasses.fields(Answer)] == names
     assert [field.name for field in dataclasses.fields(Question)] == ["kind", "name", "plan", "run", "arrays"]
     encoders = [name for name in vars(messages) if name.startswith("encode_")]
-    assert sorted(encoders) == ["encode_answer", "encode_question"]
+    assert sorted(encoders) == ["encode_answer", "encode_migrants", "encode_question"]
+    assert [field.name for field in dataclasses.fields(Migrants)] == ["question", "site", "genomes", "head"]
+
+
+def migrants(**changes):
+    start = {"question": "b" * 64, "site": "s", "genomes": np.arange(6.0).reshape(2, 3), "head": ""}
+    return Migrants(**(start | changes))
+
+
+@given(TEXTS, TEXTS, st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
+def test_migrants_come_back_as_they_were(site, head, values):
+    data = encode_migrants(migrants(site=site, head=head, genomes=np.array(values).reshape(3, 2)))
+    found = decode_migrants(data)
+    assert (found.site, found.head, found.genomes.ravel().tolist()) == (site, head, values)
+    assert encode_migrants(found) == data
+
+
+def test_ten_thousand_changed_migrants_are_refused_or_named_differently():
+    rng, data = np.random.default_rng(5), encode_migrants(migrants(genomes=np.arange(60.0).reshape(20, 3) / 7))
+    before, accepted = decode_migrants(data), 0
+    for _ in range(10_000):
+        changed = bytearray(data)
+        changed[int(rng.integers(len(data)))] ^= int(rng.integers(1, 256))
+        try:
+            found = decode_migrants(bytes(changed))
+        except MessageError:
+            continue
+        accepted += 1
+        same = all(getattr(found, name) == getattr(before, name) for name in ("question", "site", "head"))
+        assert not (same and found.genomes.tobytes() == before.genomes.tobytes())
+    assert accepted
 
 
 def packed(kind, fields, **arrays):
@@ -128,6 +168,28 @@ def test_what_is_no_question_is_refused(data):
 def test_what_is_no_answer_is_refused(data):
     with pytest.raises(MessageError):
         decode_answer(data)
+
+
+SENT = {"question": "q", "site": "s", "head": ""}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode_answer(answer()),
+        packed("migrants", {**SENT, "votes": "1"}, genomes=np.zeros((2, 2))),
+        packed("migrants", {**SENT, "head": 1}, genomes=np.zeros((2, 2))),
+        packed("migrants", SENT),
+        packed("migrants", SENT, genomes=np.zeros(4)),
+        packed("migrants", SENT, genomes=np.zeros((2, 2)), votes=np.zeros(2)),
+        packed("migrants", SENT, genomes=np.array([[0.0, np.nan]])),
+        packed("migrants", SENT, genomes=np.array([[0.0, np.inf]])),
+        packed("migrants", SENT, genomes=np.array([[0.0, -np.inf]], np.float32)),
+    ],
+)
+def test_what_are_no_migrants_is_refused(data):
+    with pytest.raises(MessageError):
+        decode_migrants(data)
 
 
 SECRET = 987654321

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from patevolve.shared.messages import Kind
-from patevolve.shared.plan import Plan
+from patevolve.shared.plan import Asking, Plan
 from patevolve.shared.privacy import odds
 from patevolve.shared.privacy.odds import Pool
-from patevolve.shared.privacy.planner import Part, label_noise, pooled
+from patevolve.shared.privacy.planner import Part, asking, label_noise, pooled
 
 APART = 0.2  # distance of a class's mean ballot from the common one (heart .20 and .24, digits .15 to .33)
 GOOD = 0.1  # share of the candidates taken to be truly good
@@ -35,6 +35,7 @@ _LIMITS: dict[Kind, tuple[float, float]] = {
     "neighbours": (0.9, 0.75),  # probability that a good candidate beats another one; ½ is a coin
     "labels": (RIGHT, 0.9),  # probability that a unanimous vote wins
     "score": (1 / 0.03, 1 / SCORE_NOISE),  # one over the standard deviation of the accuracy
+    "islands": (0.9, 0.75),  # as for neighbours, at one site
 }
 
 
@@ -155,6 +156,20 @@ def _neighbours(plan: Plan, part: Part, sites: int) -> _Look:
     )
 
 
+def _islands(plan: Plan, part: Part, sites: int) -> _Look:
+    """Judge a site's votes on its own island: its units against its own whole noise, however many sites there are."""
+    del sites
+    pool, std = _pool(plan, asking(plan, "islands"), 1), part.noise_multiplier
+    wins, share = pool.beats(std), pool.recovered(std)
+    return _Look(
+        quality=wins,
+        noise_to_signal=std / pool.gap if pool.gap > 0 else math.inf,
+        figures={"std": std, "lead": pool.gap, "good_beats_other": wins, "recovered": share, "good": pool.good},
+        words=f"at each site by itself, a good candidate beats another in {wins:.0%}; {share:.0%} of the best tenth is "
+        f"found",
+    )
+
+
 def _labels(plan: Plan, part: Part, sites: int) -> _Look:
     std, classes = label_noise(plan, part, sites), len(plan.data.classes)
     votes = sites * plan.questions.labels.teachers
@@ -187,12 +202,16 @@ def _score(plan: Plan, part: Part, sites: int) -> _Look:
 
 def pool_of(plan: Plan, sites: int | None = None) -> Pool:
     """Return how the plan's neighbour votes of one class are expected to fall."""
-    candidates = max(1, plan.questions.neighbours.candidates // len(plan.data.classes))
+    return _pool(plan, plan.questions.neighbours, sites)
+
+
+def _pool(plan: Plan, voting: Asking, sites: int | None) -> Pool:
+    candidates = max(1, voting.candidates // len(plan.data.classes))
     return Pool(
         units=units_per_class(plan, sites),
         candidates=candidates,
         good=max(1, round(GOOD * candidates)),
-        nearest=max(1, plan.questions.neighbours.nearest),
+        nearest=max(1, voting.nearest),
     )
 
 
@@ -202,4 +221,5 @@ _LOOKS: dict[Kind, Callable[[Plan, Part, int], _Look]] = {
     "neighbours": _neighbours,
     "labels": _labels,
     "score": _score,
+    "islands": _islands,
 }

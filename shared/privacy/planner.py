@@ -12,7 +12,7 @@ from typing import Literal
 
 from patevolve.shared import checks
 from patevolve.shared.messages import KINDS, Kind
-from patevolve.shared.plan import Asking, Plan
+from patevolve.shared.plan import Asking, Islands, Plan
 from patevolve.shared.privacy import accountant, odds
 from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_for
 from patevolve.shared.privacy.events import DiscreteGaussian
@@ -49,8 +49,16 @@ def asking(plan: Plan, kind: Kind) -> Asking:
         "neighbours": plan.questions.neighbours,
         "labels": plan.questions.labels,
         "score": plan.questions.score,
+        "islands": _of_islands(plan.islands),
     }
     return settings[kind]
+
+
+def _of_islands(islands: Islands | None) -> Asking:
+    """Return what islands ask of private records: nothing where the plan has none, or gives them no share."""
+    if islands is None or not islands.share:
+        return Asking()
+    return Asking(share=islands.share, times=islands.times, candidates=islands.candidates, nearest=islands.nearest)
 
 
 def kinds_asked(plan: Plan) -> tuple[Kind, ...]:
@@ -91,6 +99,7 @@ def composed(parts: tuple[Part, ...], delta: float) -> accountant.Epsilon:
 def pooled(plan: Plan, sites: int | None = None, trust: Trust | None = None) -> float:
     """Return how much larger the noise of the sum over ``sites`` is than a question's own; defaults: the plan's.
 
+    Islands have no sum over sites: a site's votes on its own carry its own whole noise, whatever is returned here.
     each-site:   √sites, since every site adds the whole noise
     secure-sum:  √(n/(n − d − t)), since the shares of droppable and colluding sites come on top when they are there
     """

@@ -110,6 +110,8 @@ def _possible(plan: Plan, kind: Kind) -> bool:
             return questions.labels.teachers >= 1 and questions.labels.candidates == plan.release.samples
         case "score":
             return plan.data.hold_out > 0 and questions.score.share > 0
+        case "islands":
+            return asking(plan, "islands").share > 0
         case _:
             return True
 
@@ -124,8 +126,8 @@ def _noise(plan: Plan, kind: Kind, share: float) -> float:
 
 
 def _thresholds(plan: Plan, unit: Mapping[Kind, float]) -> dict[Kind, float]:
-    """Return the shares of labels and score: the least that makes them usable."""
-    shares: dict[Kind, float] = {}
+    """Return the shares of labels and score, the least that makes them usable, and of islands, what the plan says."""
+    shares: dict[Kind, float] = {"islands": asking(plan, "islands").share} if "islands" in unit else {}
     if "labels" in unit and asking(plan, "labels").share > 0:
         needed = (unit["labels"] * odds.ratio_for(advice.RIGHT, len(plan.data.classes), contested=False)) ** 2
         if needed <= MOST_LABELS and plan.release.labels != "votes":
@@ -153,5 +155,10 @@ def _whole_percents(exact: Mapping[Kind, float]) -> dict[Kind, float]:
 
 def with_shares(plan: Plan, shares: Mapping[Kind, float]) -> Plan:
     """Return the plan with these shares and no others. Raises PlanError where they contradict the plan."""
-    questions = {kind: dataclasses.replace(asking(plan, kind), share=shares.get(kind, 0.0)) for kind in KINDS}
-    return dataclasses.replace(plan, questions=dataclasses.replace(plan.questions, **questions))
+    kinds = [kind for kind in KINDS if kind != "islands"]
+    questions = {kind: dataclasses.replace(asking(plan, kind), share=shares.get(kind, 0.0)) for kind in kinds}
+    islands = plan.islands
+    if islands is not None and islands.share:
+        share = shares.get("islands", 0.0)
+        islands = dataclasses.replace(islands, share=share, nearest=islands.nearest if share else 0)
+    return dataclasses.replace(plan, questions=dataclasses.replace(plan.questions, **questions), islands=islands)

@@ -31,7 +31,7 @@ def _asked(site: guard.Guard, name: str, values: tuple[int, int]) -> tuple[Answe
     mechanism = SimpleNamespace(
         event=lambda: EVENT, release=lambda *_: NoisyTally(values=np.array(values, np.int64), std=4.0)
     )
-    ask: Any = SimpleNamespace(part="counts", mechanism=mechanism, full=False)
+    ask: Any = SimpleNamespace(part="counts", mechanism=mechanism, full=False, scope="shared")
     question = Question(kind="counts", name=name, plan=key.plan_sha256, run="r")
     exact: Any = None
     return key, decode_answer(site.release(question, ask, key, exact))
