@@ -14,8 +14,8 @@ from patevolve.shared.encoder.fitted import unpacked
 from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
 from patevolve.shared.encoder.onnx import open_network
 from patevolve.shared.encoder.table import TableEncoder
-from patevolve.shared.generators import pool
 from patevolve.shared.errors import PlanError
+from patevolve.shared.generators import pool
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
