@@ -21,7 +21,7 @@ from patevolve.client.home import LEDGER, SiteHome
 from patevolve.client.institution import Institution, render_once
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.simulate import simulate, system_noise
-from patevolve.client.teachers import teach
+from patevolve.client.teachers import confide, teach
 from patevolve.shared import rounds
 from patevolve.shared.audit.canaries import Finding, Probe, two_worlds
 from patevolve.shared.data.records import Records
@@ -163,6 +163,7 @@ def exact_sums(
         encoder=tools.encoder,
         generator=tools.generator,
         teach=teach(index.members, secret, agreed.plan.questions.labels.teachers),
+        confide=confide(index.members, secret, agreed.plan.questions.confidence.teachers),
         rendered=render_once(tools.generator, tools.encoder),
     )
 
@@ -205,8 +206,8 @@ def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
                 continue
             if all(charge.event != ask.event for charge in own):
                 uncharged.append(name)
-            noise = decode_answer(stored).values - exact(data)
-            residuals.append(noise / ask.mechanism.std)
+            if ask.mechanism.std > 0.0:  # a choice adds no noise to what it answers
+                residuals.append((decode_answer(stored).values - exact(data)) / ask.mechanism.std)
     return AnswerPath(
         residuals=np.concatenate(residuals) if residuals else np.zeros(0),
         missing=tuple(missing),

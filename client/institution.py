@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from patevolve.client.guard import Guard
 from patevolve.client.private_index import PrivateIndex
 from patevolve.shared.errors import MessageError
+from patevolve.shared.evolution.breed import variations
+from patevolve.shared.evolution.population import shares as divided
 from patevolve.shared.messages import Question, decode_question, digest
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.ledger import AnswerKey
@@ -25,9 +27,15 @@ from patevolve.shared.protocols import Encoder, Generator, Genomes
 from patevolve.shared.schedule import Ask, find
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes import ballots
+from patevolve.shared.votes.choices import choice_scores
+from patevolve.shared.votes.confidence import confidence
+from patevolve.shared.votes.copies import copies
 
 Rendered = Callable[[Genomes, NDArray[np.int64]], NDArray[np.float64]]  # candidates to (P, d) public features
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
+Confide = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]  # (P, d), (P,) -> (teachers, P)
+
+KEPT = 12  # sets of candidates whose features a process keeps: those of a question and its variations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,7 @@ class Institution:
 
     cohort:  hash of the plan and the sites that share the tally; part of what makes a question the same question
     teach:   the site's PATE teachers, trained on first use
+    confide: how sure the site's classifiers are of candidates; None where the plan never asks
     """
 
     agreed: Agreed
@@ -47,6 +56,7 @@ class Institution:
     generator: Generator
     teach: Teach
     rendered: Rendered
+    confide: Confide | None = None
 
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a question: the stored bytes if it was answered, else a newly charged answer.
@@ -95,7 +105,7 @@ class Institution:
                     members.electorate, embeddings, members.records.classes, code=code, bounds=ask.bounds
                 )
             case "neighbours":
-                candidates = self._candidates(question, classes, ask.bounds.size)
+                candidates = self._ahead(question, self._candidates(question, classes, ask.bounds.size))
                 nearest = self.agreed.plan.questions.neighbours.nearest
                 return ballots.neighbours(
                     members.electorate,
@@ -105,6 +115,8 @@ class Institution:
                     nearest=nearest,
                     bounds=ask.bounds,
                 )
+            case "choices" | "confidence" | "copies":
+                return self._judged(question, ask, classes)
             case "labels":
                 features, _ = self._candidates(question, classes, ask.bounds.size // classes)
                 return ballots.labels(self.teach(features), classes, ask.bounds)
@@ -114,6 +126,27 @@ class Institution:
                 return ballots.score(held_out.electorate, predicted == held_out.records.classes, ask.bounds)
             case "islands":
                 raise MessageError(f"{question.name!r} asked as a question found; islands have a request of their own.")
+
+    def _judged(self, question: Question, ask: Ask, classes: int) -> ExactTally:
+        """Return what this site's own data say of candidates, without a ballot that adds up over sites by itself."""
+        plan, members = self.agreed.plan, self.index.members
+        features, labels = self._candidates(question, classes, ask.bounds.size)
+        if ask.kind == "copies":
+            within = plan.questions.copies.within
+            return copies(members.electorate, members.features, features, within=within, bounds=ask.bounds)
+        if ask.kind == "confidence":
+            if self.confide is None:
+                raise MessageError(f"question {question.name!r} to a site without classifiers found.")
+            return confidence(self.confide(features, labels), ask.bounds)
+        if not np.array_equal(labels, np.repeat(np.arange(classes), divided(len(labels), classes))):
+            raise MessageError(f"question {question.name!r} with candidates out of the order of their classes found.")
+        return choice_scores(
+            members.features,
+            members.records.classes,
+            (features, labels),
+            count=classes,
+            tau=plan.evolution.tau,
+        )
 
     def _candidates(self, question: Question, classes: int, most: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         genomes, labels = self.candidates_of(question, classes, most)
@@ -135,6 +168,18 @@ class Institution:
             )
         return genomes.astype(np.float64), labels
 
+    def _ahead(
+        self, question: Question, candidates: tuple[NDArray[np.float64], NDArray[np.int64]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return candidates with the mean features of the plan's variations of them, if it looks ahead; all public."""
+        plan, labels = self.agreed.plan, candidates[1]
+        if not plan.evolution.lookahead:
+            return candidates
+        number = plan.evolution.generations - plan.questions.neighbours.times + int(question.name.rpartition("/")[2])
+        genomes = question.arrays["genomes"].astype(np.float64)
+        varied = variations(self.generator, genomes, labels, plan.evolution, (plan.seed, number))
+        return np.mean([self.rendered(some, labels) for some in varied], axis=0, dtype=np.float64), labels
+
 
 def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:
     weights, bias = question.arrays.get("weights"), question.arrays.get("bias")
@@ -148,14 +193,15 @@ def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[
 
 
 def render_once(generator: Generator, encoder: Encoder) -> Rendered:
-    """Return candidates' features, kept for the last candidates: sites of one process are asked the same question."""
+    """Return candidates' features, kept for the last few: sites of one process are asked the same question."""
     last: dict[bytes, NDArray[np.float64]] = {}
 
     def rendered(genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.float64]:
         key = hashlib.sha256(genomes.tobytes() + classes.tobytes()).digest()
         if key not in last:
             features = encoder.encode(generator.render(genomes, classes))
-            last.clear()
+            if len(last) >= KEPT:
+                del last[next(iter(last))]  # the oldest
             last[key] = features
         return last[key]
 

@@ -15,7 +15,7 @@ from patevolve.client.island import evolve
 from patevolve.client.policy import SitePolicy, check_plan
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.stored_index import read_index
-from patevolve.client.teachers import check_shards, teach
+from patevolve.client.teachers import check_shards, confide, teach
 from patevolve.shared import rounds
 from patevolve.shared.contacts import FILE as CONTACTS
 from patevolve.shared.contacts import Contacts, load_contacts
@@ -128,6 +128,7 @@ def simulate(
             generator=tools.generator,
             teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
             rendered=rendered,
+            confide=confide(index.members, site.home.secret, agreed.plan.questions.confidence.teachers),
         )
 
     with _ledgers(sites, path) as ledgers:

@@ -25,7 +25,7 @@ from patevolve.client.masking import open_masking
 from patevolve.client.policy import FILE, SitePolicy, read_policy
 from patevolve.client.private_index import PrivateIndex
 from patevolve.client.simulate import affords, index_of, load_records, system_noise
-from patevolve.client.teachers import teach
+from patevolve.client.teachers import confide, teach
 from patevolve.shared import wire
 from patevolve.shared.data.records import Records
 from patevolve.shared.envelopes import (
@@ -239,6 +239,7 @@ def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: L
         encoder=prepared.tools.encoder,
         generator=prepared.tools.generator,
         teach=teach(members, home.secret, prepared.agreed.plan.questions.labels.teachers),
+        confide=confide(members, home.secret, prepared.agreed.plan.questions.confidence.teachers),
         rendered=prepared.rendered,
     )
 

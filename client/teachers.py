@@ -31,6 +31,36 @@ def teach(members: Voters, secret: bytes, teachers: int) -> Callable[[NDArray[np
     return votes
 
 
+def confide(
+    members: Voters, secret: bytes, teachers: int
+) -> Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]:
+    """Return how sure the site's classifiers are that candidates (P, d) are of their classes (P,): (teachers, P).
+
+    Trained on the first call, each on its keyed shard alone. One whose shard is empty or has a single class is sure of
+    nothing, or of that class.
+    """
+    models: list[Any] = []
+
+    def confidences(features: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        if not models:
+            models.extend(_train(members, secret, teachers))
+        sure: NDArray[np.float64] = np.stack([_sure(model, features, classes) for model in models])
+        return sure
+
+    return confidences
+
+
+def _sure(model: Any, features: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    if isinstance(model, int):
+        return (classes == model).astype(np.float64)
+    found = np.zeros(len(features))
+    for position, cls in enumerate(model.classes_):
+        own = classes == cls
+        if own.any():
+            found[own] = model.predict_proba(features[own])[:, position]
+    return found
+
+
 def check_shards(members: Voters, classes: tuple[str, ...], teachers: int) -> None:
     """Raise DataError, before any charge, if a class that the site has holds fewer units than there are teachers."""
     for position, name in enumerate(classes):

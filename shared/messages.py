@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from patevolve.shared import wire
 from patevolve.shared.errors import MessageError
 
-Kind = Literal["counts", "prototypes", "neighbours", "labels", "score", "islands"]
-KINDS: tuple[Kind, ...] = ("counts", "prototypes", "neighbours", "labels", "score", "islands")
+Kind = Literal["counts", "prototypes", "neighbours", "choices", "confidence", "labels", "copies", "score", "islands"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

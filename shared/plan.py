@@ -25,7 +25,10 @@ QUESTION_KEYS: Mapping[str, tuple[str, ...]] = {  # beside ``share``
     "counts": (),
     "prototypes": ("contrast",),
     "neighbours": ("times", "candidates", "nearest"),
+    "choices": ("times", "candidates"),
+    "confidence": ("times", "candidates", "teachers"),
     "labels": ("candidates", "teachers"),
+    "copies": ("within", "catch"),
     "score": (),
 }
 
@@ -140,8 +143,10 @@ class Asking:
     times:       how many questions of this part the run asks
     candidates:  how many candidates one question carries (all classes together)
     nearest:     soft votes: a unit's k nearest candidates of its class
-    teachers:    PATE teachers at each site
+    teachers:    PATE teachers, or classifiers that say how sure they are, at each site
     contrast:    prototypes: share of a ballot's squared norm that tells classes apart; 0 = one slot per class
+    within:      copies: distance in public features up to which a sample counts as a copy of a record
+    catch:       copies: probability with which a sample that is a copy is to be dropped
     """
 
     share: float = 0.0
@@ -150,6 +155,8 @@ class Asking:
     nearest: int = 0
     teachers: int = 0
     contrast: float = 0.0
+    within: float = 0.0
+    catch: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
@@ -162,6 +169,9 @@ class Asking:
         checks.integer(teachers=self.teachers, at_least=0, at_most=100_000)
         if not 0.0 <= checks.finite(contrast=self.contrast) < 1.0:
             raise PlanError(f"contrast = {self.contrast} found; expected a share from 0 to below 1.")
+        checks.non_negative(within=self.within)
+        if not 0.0 <= checks.finite(catch=self.catch) < 1.0:
+            raise PlanError(f"catch = {self.catch} found; expected a probability from 0 to below 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +181,10 @@ class Questions:
     counts: Asking = field(default_factory=Asking)
     prototypes: Asking = field(default_factory=Asking)
     neighbours: Asking = field(default_factory=Asking)
+    choices: Asking = field(default_factory=Asking)
+    confidence: Asking = field(default_factory=Asking)
     labels: Asking = field(default_factory=Asking)
+    copies: Asking = field(default_factory=Asking)
     score: Asking = field(default_factory=Asking)
 
 
@@ -238,9 +251,12 @@ def _check_asset(section: str, kind: str, asset: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """How the population evolves between questions; everything here is public and free.
+    """How the population evolves between questions; everything here is public and free (docs/evolution.md).
 
     selection:    "soft": steered by released prototypes and soft votes; "histogram": Private Evolution (Lin 2024);
+                  "pcevolve": each site chooses one candidate per class by the exponential mechanism (Zhang 2025);
+                  "pcevolve-prototype": its filter and calibrator around released prototypes, free;
+                  "classifier-laplace": the sites' classifiers say how sure they are, with Laplace noise;
                   "none": candidates stay as the generator first drew them
     population:   candidates kept per generation, all classes together
     generations:  how many generations
@@ -250,9 +266,17 @@ class Evolution:
     bandwidth:    width, in feature distance, over which "soft" votes are averaged over neighbouring candidates
     jitter:       strength of a last mutation, so that candidates chosen twice differ; 0 = none
     threshold:    "histogram" only: votes lose this many standard deviations of their noise, and stop at 0
+    lookahead:    "histogram" only: variations by whose mean features a candidate is judged; 0 = by its own
+    tau:          similarity calibrator of both "pcevolve" selections
+    diversity:    λ of λ·(1 − largest similarity to those already kept), added to a candidate's score in [0, 1]
+    elites:       candidates of each class kept for their score alone, before λ counts
+    collapse:     a class has collapsed below this fraction of the spread of the generator's own draws; 0 = never
+    restart:      fraction of a collapsed class, its worst, that is drawn afresh
+    diversity_collapsed:  λ for a collapsed class
+    rollback:     end with the generation whose mean embedding is nearest to the released prototypes, not with the last
     """
 
-    selection: Literal["soft", "histogram", "none"] = "soft"
+    selection: Literal["soft", "histogram", "pcevolve", "pcevolve-prototype", "classifier-laplace", "none"] = "soft"
     population: int = 256
     generations: int = 10
     mutation: tuple[float, ...] = (0.3, 0.15, 0.05)
@@ -261,6 +285,14 @@ class Evolution:
     bandwidth: float = 0.25
     threshold: float = 0.0
     jitter: float = 0.0
+    lookahead: int = 0
+    tau: float = 10.0
+    diversity: float = 0.0
+    elites: int = 0
+    collapse: float = 0.0
+    restart: float = 0.1
+    diversity_collapsed: float = 0.6
+    rollback: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
@@ -275,6 +307,13 @@ class Evolution:
             raise PlanError(f"evolution.crossover = {self.crossover} found; expected a fraction from 0 to 1.")
         if not self.mutation or not all(0.05 <= checks.finite(mutation=m) <= 1.0 for m in self.mutation):
             raise PlanError(f"evolution.mutation = {list(self.mutation)} found; expected strengths from 0.05 to 1.")
+        checks.integer(lookahead=self.lookahead, at_least=0, at_most=100)
+        checks.integer(elites=self.elites, at_least=0, at_most=MAX_CANDIDATES)
+        checks.positive(tau=self.tau)
+        for name in ("diversity", "diversity_collapsed", "collapse", "restart"):
+            value = getattr(self, name)
+            if not 0.0 <= checks.finite(**{name: value}) <= (10.0 if name.startswith("diversity") else 1.0):
+                raise PlanError(f"evolution.{name} = {value} found; expected a fraction (λ: up to 10).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +433,7 @@ def _check_cohort(plan: Plan) -> None:
 
 def _check_questions(plan: Plan) -> None:
     q = plan.questions
-    shares = [q.counts.share, q.prototypes.share, q.neighbours.share, q.labels.share, q.score.share]
+    shares = [getattr(q, kind).share for kind in QUESTION_KEYS]
     shares += [plan.islands.share] if plan.islands else []
     if not math.fsum(shares) <= 1.0 + 1e-9:
         raise PlanError(f"the shares of the budget add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
@@ -403,6 +442,9 @@ def _check_questions(plan: Plan) -> None:
     _check_population(plan)
     if q.neighbours.share:
         _check_neighbours(plan)
+    _check_selection(plan)
+    if q.copies.share and not (q.copies.within > 0.0 and q.copies.catch > 0.0):
+        raise PlanError("questions.copies needs within > 0 (a distance in features) and catch > 0 (a probability).")
     if q.labels.share:
         _check_labels(plan)
     elif plan.release.labels == "pate":
@@ -428,13 +470,55 @@ def _check_population(plan: Plan) -> None:
 
 
 def _check_neighbours(plan: Plan) -> None:
-    asking, generations = plan.questions.neighbours, plan.evolution.generations
+    asking = plan.questions.neighbours
     if not (asking.candidates >= len(plan.data.classes) and asking.nearest >= 1):
         raise PlanError("questions.neighbours needs candidates (at least one per class) and nearest ≥ 1.")
-    if asking.times > generations:
+    _check_asked(plan, "neighbours", asking)
+
+
+NEEDS: Mapping[str, str] = {  # the question without which a selection cannot work
+    "pcevolve": "choices",
+    "pcevolve-prototype": "prototypes",
+    "classifier-laplace": "confidence",
+}
+VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the question of its voted generations
+    "soft": "neighbours",
+    "histogram": "neighbours",
+    "pcevolve": "choices",
+    "classifier-laplace": "confidence",
+}
+
+
+def _check_selection(plan: Plan) -> None:
+    """Refuse a selection without its question, questions without their selection, and keys that it does not read."""
+    evolution, questions = plan.evolution, plan.questions
+    needed = NEEDS.get(evolution.selection, "")
+    if needed and not getattr(questions, needed).share:
+        raise PlanError(f"evolution.selection = {evolution.selection!r} needs a share for questions.{needed}.")
+    for kind in ("choices", "confidence"):
+        asking: Asking = getattr(questions, kind)
+        if not asking.share:
+            continue
+        if VOTES.get(evolution.selection) != kind:
+            raise PlanError(
+                f"questions.{kind} with evolution.selection = {evolution.selection!r} found; it has no use."
+            )
+        _check_asked(plan, kind, asking)
+    if questions.confidence.share and questions.confidence.teachers < 1:
+        raise PlanError("questions.confidence needs teachers ≥ 1: the classifiers at each site.")
+    if evolution.lookahead and evolution.selection != "histogram":
+        raise PlanError("evolution.lookahead is for selection = 'histogram'. Remove it.")
+    if evolution.rollback and not questions.prototypes.share:
+        raise PlanError("evolution.rollback needs a share for questions.prototypes: they tell what is best. Add it.")
+
+
+def _check_asked(plan: Plan, kind: str, asking: Asking) -> None:
+    if asking.candidates < len(plan.data.classes):
+        raise PlanError(f"questions.{kind} needs candidates: at least one per class.")
+    if asking.times > plan.evolution.generations:
         raise PlanError(
-            f"questions.neighbours.times = {asking.times} with {generations} generations found; expected at most one "
-            f"question in a generation. Lower it, or the budget of the others is wasted."
+            f"questions.{kind}.times = {asking.times} with {plan.evolution.generations} generations found; expected at "
+            f"most one question in a generation. Lower it, or the budget of the others is wasted."
         )
 
 

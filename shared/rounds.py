@@ -7,10 +7,14 @@ released tallies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from patevolve.shared import islands, labels, steps
+import numpy as np
+from numpy.typing import NDArray
+
+from patevolve.shared import copies, islands, labels, steps
+from patevolve.shared.copies import Screening
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.labels import Labelling
@@ -24,6 +28,7 @@ class Generation:
 
     spread:  root mean square distance of the candidates' features from their class mean
     match:   distance of the candidates' mean embedding from the released prototypes; NaN without prototypes
+    margins: how much better each candidate fits its class's prototype than any other's; empty without prototypes
     """
 
     number: int
@@ -31,15 +36,20 @@ class Generation:
     population: Population
     spread: float
     match: float
+    margins: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What a run ends with: ``population`` holds the candidates to release, ``labelling`` their labels."""
+    """What a run ends with: ``population`` holds the candidates to release, ``labelling`` their labels.
+
+    screening:  how near-duplicates of private records were dropped; None if the plan does not ask
+    """
 
     learnt: Learnt
     population: Population
     labelling: Labelling
+    screening: Screening | None = None
 
 
 def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> Outcome:
@@ -51,7 +61,8 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
     plan = inquiry.agreed.plan
     learnt = steps.learn(inquiry, tools)
     population = steps.first(plan, tools, learnt)
-    _show(inquiry, watch, _seen(0, (), population, tools, learnt))
+    seen = [_seen(0, (), population, tools, learnt)]
+    _show(inquiry, watch, seen[0])
     for number in range(1, plan.evolution.generations + 1):
         kept = inquiry.folder.load_generation(number)
         if kept is None:
@@ -61,10 +72,19 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
             inquiry.folder.save_generation(number, population.genomes, population.classes, asked)
         else:
             population, asked = kept
-        _show(inquiry, watch, _seen(number, asked, population, tools, learnt))
-    chosen = steps.final(plan, tools, learnt, population)
+        seen.append(_seen(number, asked, population, tools, learnt))
+        _show(inquiry, watch, seen[-1])
+    chosen = steps.final(plan, tools, learnt, _best(seen).population if plan.evolution.rollback else population)
     labelling = labels.decide(inquiry, chosen)
-    return Outcome(learnt=learnt, population=chosen, labelling=labelling)
+    stays, screening = copies.screen(inquiry, chosen)
+    labelled = replace(labelling, classes=labelling.classes[stays])
+    return Outcome(learnt=learnt, population=chosen.pick(stays), labelling=labelled, screening=screening)
+
+
+def _best(seen: Sequence[Generation]) -> Generation:
+    """Return the generation closest to the released prototypes; the last one if none says how close it is."""
+    known = [generation for generation in seen if not np.isnan(generation.match)]
+    return min(known, key=lambda generation: generation.match) if known else seen[-1]
 
 
 def _show(inquiry: Inquiry, watch: Callable[[Generation], None], generation: Generation) -> None:
@@ -74,5 +94,12 @@ def _show(inquiry: Inquiry, watch: Callable[[Generation], None], generation: Gen
 
 
 def _seen(number: int, asked: tuple[str, ...], population: Population, tools: Tools, learnt: Learnt) -> Generation:
-    spread, match = steps.measure(population, tools, learnt)
-    return Generation(number=number, asked=asked, population=population, spread=spread, match=match)
+    found = steps.measure(population, tools, learnt)
+    return Generation(
+        number=number,
+        asked=asked,
+        population=population,
+        spread=found.spread,
+        match=found.match,
+        margins=found.margins,
+    )

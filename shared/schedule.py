@@ -5,11 +5,15 @@ The coordinator asks from it and every site answers from its own copy, so that n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from patevolve.shared.errors import MessageError, PlanError
+from patevolve.shared.evolution.population import shares as divided
 from patevolve.shared.messages import Kind
+from patevolve.shared.noise.choice import ChoiceMechanism
 from patevolve.shared.noise.discrete_gaussian import DiscreteGaussianMechanism
+from patevolve.shared.noise.discrete_laplace import DiscreteLaplaceMechanism
 from patevolve.shared.noise.distributed import DiscreteGaussianShare
 from patevolve.shared.noise.mechanism import Mechanism
 from patevolve.shared.plan import Plan
@@ -18,8 +22,14 @@ from patevolve.shared.privacy.events import Event
 from patevolve.shared.privacy.ledger_rows import Scope
 from patevolve.shared.privacy.planner import asking, spend
 from patevolve.shared.votes import ballots
-from patevolve.shared.votes.lattice import Bounds
+from patevolve.shared.votes.choices import choices_bounds
+from patevolve.shared.votes.confidence import confidence_bounds
+from patevolve.shared.votes.copies import copies_bounds
+from patevolve.shared.votes.lattice import LATTICE, Bounds
 
+REPEATED: frozenset[Kind] = frozenset({"neighbours", "choices", "confidence", "islands"})  # numbered within a run
+OWN: frozenset[Kind] = frozenset({"choices", "confidence"})  # each site's noise is whole, and its cost pure DP
+_LEAST_NARROW, _HALVINGS = 1 / 256, 24
 _WIDEN = 1 + 1e-9  # first step by which noise grows where integer shares cost slightly more than the Gaussian
 
 
@@ -57,14 +67,9 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
     """
     widen = _WIDEN
     while True:
-        asks = tuple(
-            _ask(plan, part.kind, number, embedding_size, part.noise_multiplier * widen)
-            for part in spend(plan)
-            for number in range(1, part.times + 1)
-        )
-        curve = accountant.compose([ask.event for ask in asks])
-        if accountant.epsilon(curve, plan.privacy.delta).epsilon <= plan.privacy.epsilon:
-            return asks
+        asks = _asks(plan, embedding_size, widen, 1.0)
+        if _fits(plan, asks):
+            return _narrowed(plan, embedding_size, widen) if any(ask.kind in OWN for ask in asks) else asks
         if widen > 2:
             raise PlanError(
                 f"ε = {plan.privacy.epsilon} cannot be kept with integer shares this small. Use fewer sites."
@@ -72,12 +77,38 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
         widen = 1 + (widen - 1) * 2
 
 
+def _asks(plan: Plan, embedding_size: int, widen: float, narrow: float) -> tuple[Ask, ...]:
+    return tuple(
+        _ask(plan, part.kind, number, embedding_size, part.noise_multiplier * (narrow if part.kind in OWN else widen))
+        for part in spend(plan)
+        for number in range(1, part.times + 1)
+    )
+
+
+def _fits(plan: Plan, asks: tuple[Ask, ...]) -> bool:
+    curve = accountant.compose([ask.event for ask in asks])
+    return accountant.epsilon(curve, plan.privacy.delta).epsilon <= plan.privacy.epsilon
+
+
+def _narrowed(plan: Plan, embedding_size: int, widen: float) -> tuple[Ask, ...]:
+    """Return the questions with the noise of pure-DP mechanisms as small as the whole budget allows.
+
+    Their curves bend below the line ρα by which the shares are counted, so that they would leave part of ε unspent.
+    """
+    low, high = _LEAST_NARROW, 1.0
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _fits(plan, _asks(plan, embedding_size, widen, middle)) else (middle, high)
+    return _asks(plan, embedding_size, widen, high)
+
+
 def _ask(plan: Plan, kind: Kind, number: int, embedding_size: int, noise_multiplier: float) -> Ask:
     bounds = bounds_of(plan, kind, embedding_size)
     local = kind == "islands"
-    shares = plan.privacy.trust == "secure-sum" and not local  # label: whole-noise-on-islands
-    name = f"{kind}/{number}" if kind in {"neighbours", "islands"} else kind
-    mechanism = _share(plan, bounds, noise_multiplier) if shares else _whole(bounds, noise_multiplier)
+    own = _own(plan, kind, bounds, noise_multiplier)
+    shares = plan.privacy.trust == "secure-sum" and not local and own is None  # label: whole-noise-on-islands
+    name = f"{kind}/{number}" if kind in REPEATED else kind
+    mechanism = own or (_share(plan, bounds, noise_multiplier) if shares else _whole(bounds, noise_multiplier))
     return Ask(
         name=name,
         kind=kind,
@@ -87,6 +118,20 @@ def _ask(plan: Plan, kind: Kind, number: int, embedding_size: int, noise_multipl
         full=not shares,
         scope="local" if local else "shared",
     )
+
+
+def _own(plan: Plan, kind: Kind, bounds: Bounds, noise_multiplier: float) -> Mechanism | None:
+    """Return the mechanism of a kind whose noise does not add up over sites, so that each site's is whole; or None.
+
+    A Gaussian part of multiplier m costs ρ = 1/2m². ``choices``: C choices of ε each cost Cε²/8, so ε = 2/(m√C)
+    (Cesar-Rogers 2021); ``confidence``: pure ε costs at most ε²/2, so ε = 1/m (Bun-Steinke 2016, Proposition 1.4).
+    """
+    if kind == "choices":
+        groups = tuple(divided(bounds.size, len(plan.data.classes)))
+        return ChoiceMechanism(epsilon=2.0 / (noise_multiplier * len(groups) ** 0.5), change=LATTICE, groups=groups)
+    if kind == "confidence":
+        return DiscreteLaplaceMechanism(scale=noise_multiplier * bounds.lattice_l1, l1=bounds.lattice_l1)
+    return None
 
 
 def _whole(bounds: Bounds, noise_multiplier: float) -> Mechanism:
@@ -105,7 +150,7 @@ def _share(plan: Plan, bounds: Bounds, noise_multiplier: float) -> Mechanism:
     )
 
 
-def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:
+def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:  # noqa: PLR0911 - one return per kind is the table
     """Return the bounds of the plan's question of this kind."""
     q, classes, per_unit = plan.questions, len(plan.data.classes), plan.privacy.records_per_unit
     match kind:
@@ -115,8 +160,14 @@ def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:
             return ballots.prototypes_bounds(classes, embedding_size, per_unit, q.prototypes.contrast)
         case "neighbours":
             return ballots.neighbours_bounds(q.neighbours.candidates, q.neighbours.nearest, per_unit)
+        case "choices":
+            return choices_bounds(q.choices.candidates, classes)
+        case "confidence":
+            return confidence_bounds(q.confidence.candidates)
         case "labels":
             return ballots.labels_bounds(q.labels.candidates, classes)
+        case "copies":
+            return copies_bounds(plan.release.samples)
         case "score":
             return ballots.score_bounds(per_unit)
         case "islands":

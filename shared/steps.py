@@ -7,18 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared import contrast
 from patevolve.shared.errors import PlanError
 from patevolve.shared.evolution.breed import breed, exchange, spread, strength_at
 from patevolve.shared.evolution.population import Population, join, shares
-from patevolve.shared.evolution.select import histogram, match_mean, resample, smooth
+from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
 from patevolve.shared.inquiry import Estimate, Inquiry
-from patevolve.shared.plan import Plan
+from patevolve.shared.messages import Kind
+from patevolve.shared.plan import VOTES, Plan
+from patevolve.shared.privacy.planner import asking
 from patevolve.shared.protocols import Genomes, Sums
 from patevolve.shared.randomness import stream
 from patevolve.shared.tools import Tools
 from patevolve.shared.votes.ballots import class_code
 
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
+REFERENCE = 200  # the generator's own draws with whose spread a class is compared
 FRESH = 3  # the first generation draws this many times more candidates than later ones breed
 RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
 Names = tuple[str | int, ...]
@@ -30,10 +34,12 @@ class Learnt:
 
     proportions:  (classes,) class shares; equal if the plan does not ask for counts
     model:        (classes, m) what the encoder makes of the noisy prototypes, or None if the plan does not ask for them
+    blur:         (classes,) expected squared length of the noise in a class's row of the model, where it is a mean
     """
 
     proportions: NDArray[np.float64]
     model: NDArray[np.float64] | None
+    blur: NDArray[np.float64] | float = 0.0
 
 
 def learn(inquiry: Inquiry, tools: Tools) -> Learnt:
@@ -45,11 +51,12 @@ def learn(inquiry: Inquiry, tools: Tools) -> Learnt:
     found = dict(zip(asked, inquiry.ask_all({name: {} for name in asked}), strict=True))
     if "counts" in found:
         counts = np.maximum(found["counts"].values, FEWEST)
-    model = None
+    model, blur = None, np.zeros(classes)
     if "prototypes" in found:
-        model = tools.encoder.model(_decoded(plan, found["prototypes"], counts))
+        sums = _decoded(plan, found["prototypes"], counts)
+        model, blur = tools.encoder.model(sums), sums.values.shape[1] * (sums.std / counts) ** 2
     proportions = np.clip(counts / counts.sum(), RAREST / classes, None)
-    return Learnt(proportions=proportions / proportions.sum(), model=model)
+    return Learnt(proportions=proportions / proportions.sum(), model=model, blur=blur)
 
 
 def _decoded(plan: Plan, tally: Estimate, counts: NDArray[np.float64]) -> Sums:
@@ -79,11 +86,15 @@ def generation(
 ) -> tuple[Population, tuple[str, ...]]:
     """Return the next generation and the questions asked for it: the last ones of a run are voted on."""
     plan = inquiry.agreed.plan
-    name = f"neighbours/{number - (plan.evolution.generations - plan.questions.neighbours.times)}"
-    if inquiry.asked(name):
-        return _voted(inquiry, tools, learnt, population, Vote(number=number, name=name)), (name,)
+    kind = VOTES.get(plan.evolution.selection)
+    if kind is not None:
+        name = f"{kind}/{number - (plan.evolution.generations - asking(plan, kind).times)}"
+        if inquiry.asked(name):
+            return _voted(inquiry, tools, learnt, population, Vote(number=number, name=name, kind=kind)), (name,)
     if plan.evolution.selection == "soft" and learnt.model is not None:
         return steered(plan, tools, learnt.model, population, number), ()
+    if plan.evolution.selection == "pcevolve-prototype":
+        return _contrasted(plan, tools, learnt, population, number), ()
     return population, ()
 
 
@@ -101,16 +112,90 @@ def final(plan: Plan, tools: Tools, learnt: Learnt, population: Population) -> P
     return join(parts)
 
 
-def measure(population: Population, tools: Tools, learnt: Learnt) -> tuple[float, float]:
-    """Return the population's spread within classes and its distance from the released model (NaN without one)."""
-    spreads, distances = [], []
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measures:
+    """How a population stands, from public values alone.
+
+    spread:   root mean square distance of the candidates' features from their class mean
+    match:    distance of the candidates' mean statistic from the released model; NaN without one
+    margins:  (P,) how much better each candidate fits its own class's released model than any other's; empty without
+    """
+
+    spread: float
+    match: float
+    margins: NDArray[np.float64]
+
+
+def measure(population: Population, tools: Tools, learnt: Learnt) -> Measures:
+    """Return the population's measures."""
+    spreads, distances, margins = [], [], []
     for cls in range(len(learnt.proportions)):
         features = features_of(tools, population.of_class(cls).genomes, cls)
         spreads.append(spread(features))
         if learnt.model is not None:
             mean = tools.encoder.statistic(features).mean(axis=0)
             distances.append(float(np.linalg.norm(mean - learnt.model[cls])))
-    return float(np.mean(spreads)), float(np.mean(distances)) if distances else float("nan")
+            margins.append(contrast.margins(_apart(tools, learnt, features), np.full(len(features), cls)))
+    return Measures(
+        spread=float(np.mean(spreads)),
+        match=float(np.mean(distances)) if distances else float("nan"),
+        margins=np.concatenate(margins) if margins else np.zeros(0),
+    )
+
+
+def _apart(tools: Tools, learnt: Learnt, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (P, classes) how far candidates are from each class's released model; free.
+
+    Where the model is a distribution: minus the log-likelihood. Else the distance from the noisy mean, less what the
+    noise adds to its square on average: a class of few units, whose mean is noisier, is not further away for that.
+    """
+    if learnt.model is None:
+        raise PlanError("a contrastive score without released prototypes asked for; give questions.prototypes a share.")
+    likely = [tools.encoder.log_likelihood(features, row) for row in learnt.model]
+    known = [row for row in likely if row is not None]
+    if len(known) == len(likely):
+        return -np.stack(known, axis=1)
+    apart = contrast.distances(tools.encoder.statistic(features), learnt.model)
+    return np.sqrt(np.maximum(apart**2 - learnt.blur, 0.0))
+
+
+def _contrasted(plan: Plan, tools: Tools, learnt: Learnt, population: Population, number: int) -> Population:
+    """Return those of parents and offspring that fit their own class's released model best, and differ: free."""
+    parts, settings = [], plan.evolution
+    for cls in range(len(plan.data.classes)):
+        rng, parents = stream(plan.seed, "generation", number, cls), population.of_class(cls).genomes
+        count, strength = settings.offspring * len(parents), strength_at(settings, number)
+        if number == 1:
+            more = tools.generator.draw(rng, cls, FRESH * count)
+        else:
+            more = breed(rng, tools.generator, parents, cls, count, settings=settings, strength=strength)
+        candidates = np.concatenate([parents, more])
+        features = features_of(tools, candidates, cls)
+        scores = contrast.scores(_apart(tools, learnt, features), np.full(len(candidates), cls), settings.tau)
+        few = _collapsed(plan, tools, features[: len(parents)], cls)
+        weight = settings.diversity_collapsed if few else settings.diversity
+        chosen = diverse(scores, features, len(parents), weight=weight, elites=settings.elites)
+        genomes = _restarted(plan, tools, candidates[chosen], (number, cls)) if few else candidates[chosen]
+        parts.append(Population(genomes=genomes, classes=np.full(len(genomes), cls)))
+    return join(parts)
+
+
+def _collapsed(plan: Plan, tools: Tools, features: NDArray[np.float64], cls: int) -> bool:
+    """Return whether a class spreads less than the plan's fraction of what the generator's own draws do."""
+    if not plan.evolution.collapse:
+        return False
+    fresh = tools.generator.draw(stream(plan.seed, "reference spread", cls), cls, REFERENCE)
+    return spread(features) < plan.evolution.collapse * spread(features_of(tools, fresh, cls))
+
+
+def _restarted(plan: Plan, tools: Tools, genomes: Genomes, place: tuple[int, int]) -> Genomes:
+    """Return genomes, best first, of which the plan's last fraction is drawn afresh."""
+    number, cls = place
+    count = int(np.ceil(plan.evolution.restart * len(genomes)))
+    if not count:
+        return genomes
+    fresh = tools.generator.draw(stream(plan.seed, "restart", number, cls), cls, count)
+    return np.concatenate([genomes[: len(genomes) - count], fresh])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,52 +249,88 @@ def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:
     else:
         more = breed(rng, tools.generator, niche.parents, niche.cls, count, settings=settings, strength=strength)
     candidates = np.concatenate([niche.parents, more])
-    weights = match_mean(tools.encoder.statistic(features_of(tools, candidates, niche.cls)), niche.model)
-    chosen: Genomes = candidates[resample(rng, weights, len(niche.parents))]
-    return chosen
+    features = features_of(tools, candidates, niche.cls)
+    weights = match_mean(tools.encoder.statistic(features), niche.model)
+    picked = resample(rng, weights, len(niche.parents))
+    chosen: Genomes = candidates[picked]
+    if not _collapsed(plan, tools, features[: len(niche.parents)], niche.cls):
+        return chosen
+    best_first = np.argsort(-weights[picked], kind="stable")
+    return _restarted(plan, tools, chosen[best_first], (niche.number, niche.cls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """The generation that the sites vote on, and the question's name."""
+    """The generation that the sites are asked about, and the question's name and kind."""
 
     number: int
     name: str
+    kind: Kind
 
 
 def _voted(inquiry: Inquiry, tools: Tools, learnt: Learnt, population: Population, vote: Vote) -> Population:
     """Return what the sites' votes keep of a pool bred from the population; at least as many as will be released."""
     plan = inquiry.agreed.plan
-    pool = _pool(plan, tools, population, vote.number)
+    pool = _pool(plan, tools, population, vote)
     tally = inquiry.ask(vote.name, {"genomes": pool.genomes, "classes": pool.classes})
     released = apportion(learnt.proportions, plan.release.samples)
     parts = []
     for cls in range(len(plan.data.classes)):
         own, votes = pool.of_class(cls), tally.values[pool.classes == cls]
-        if plan.evolution.selection == "histogram":
-            weights = histogram(votes, plan.evolution.threshold * tally.std)
-        else:
-            weights = smooth(features_of(tools, own.genomes, cls), votes, plan.evolution.bandwidth)
-        rng = stream(plan.seed, "chosen", vote.number, cls)
         kept = max(int(np.sum(population.classes == cls)), released[cls] if plan.evolution.selection == "soft" else 0)
-        parts.append(own.pick(resample(rng, weights, kept)))
+        parts.append(_kept(plan, tools, own, Ballots(votes=votes, std=tally.std, kept=kept), (vote.number, cls)))
     return join(parts)
 
 
-def _pool(plan: Plan, tools: Tools, population: Population, number: int) -> Population:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ballots:
+    """What the sites said of one class's candidates (P,), its noise, and how many candidates are to be kept."""
+
+    votes: NDArray[np.float64]
+    std: float
+    kept: int
+
+
+def _kept(plan: Plan, tools: Tools, own: Population, ballots: Ballots, place: tuple[int, int]) -> Population:
+    """Return what one class keeps of its candidates, by the plan's selection; free, the answer being released."""
+    settings, (number, cls) = plan.evolution, place
+    rng = stream(plan.seed, "chosen", number, cls)
+    if settings.selection == "histogram":
+        return own.pick(resample(rng, histogram(ballots.votes, settings.threshold * ballots.std), ballots.kept))
+    if settings.selection == "pcevolve":
+        # Image to image, as published: the next candidates are variations of those that were chosen.
+        chosen = own.pick(resample(rng, ballots.votes, ballots.kept))
+        varied = tools.generator.mutate(rng, chosen.genomes, cls, strength_at(settings, number))
+        return Population(genomes=varied, classes=chosen.classes)
+    features = features_of(tools, own.genomes, cls)
+    if settings.selection == "soft":
+        return own.pick(resample(rng, smooth(features, ballots.votes, settings.bandwidth), ballots.kept))
+    few = _collapsed(plan, tools, features, cls)
+    weight = settings.diversity_collapsed if few else settings.diversity
+    scores = ballots.votes / (plan.sites.count * plan.questions.confidence.teachers)
+    best = own.pick(diverse(scores, features, ballots.kept, weight=weight, elites=settings.elites))
+    genomes = _restarted(plan, tools, best.genomes, place) if few else best.genomes
+    return Population(genomes=genomes, classes=best.classes)
+
+
+def _pool(plan: Plan, tools: Tools, population: Population, vote: Vote) -> Population:
     """Return as many candidates as a question carries.
 
     "soft" asks about the population and as many mutants as fit; Private Evolution asks about mutants of what it last
-    selected, and first about the first draw itself.
+    selected, and first about the first draw itself; classifiers are asked about the population and its offspring.
     """
-    parts, settings = [], plan.evolution
-    for cls, count in enumerate(shares(plan.questions.neighbours.candidates, len(plan.data.classes))):
+    parts, settings, number = [], plan.evolution, vote.number
+    for cls, count in enumerate(shares(asking(plan, vote.kind).candidates, len(plan.data.classes))):
         rng, strength = stream(plan.seed, "pool", number, cls), strength_at(settings, number)
         parents = population.of_class(cls).genomes[:count]
         if settings.selection == "histogram" and number > 1:
             parents = tools.generator.mutate(rng, parents, cls, strength)
-        more = parents[np.arange(count - len(parents)) % len(parents)]
-        mutants = tools.generator.mutate(rng, more, cls, strength)
+        if settings.selection == "classifier-laplace":
+            spare = count - len(parents)
+            mutants = breed(rng, tools.generator, parents, cls, spare, settings=settings, strength=strength)
+        else:
+            more = parents[np.arange(count - len(parents)) % len(parents)]
+            mutants = tools.generator.mutate(rng, more, cls, strength)
         parts.append(Population(genomes=np.concatenate([parents, mutants]), classes=np.full(count, cls)))
     return join(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -17,11 +18,13 @@ class ExactTally:
 
     values:  (m,) int64, the sum over units of their ballots, on the integer lattice
     l1, l2:  bounds on one unit's ballot in lattice units: what adding or removing one unit can change
+    linf:    the same for any single value, where a proof knows more of it than l1 and l2 say
     """
 
     values: IntVector
     l1: float
     l2: float
+    linf: float = math.inf
 
     def __repr__(self) -> str:
         """Show the shape only: representations end up in logs."""

@@ -13,11 +13,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 LAYERS = {
     0: "errors checks",
-    1: "assets plan plan_edit schema messages envelopes sealed wire randomness tally tomlfile files processes protocols "
-    "products contacts",
+    1: "assets plan plan_edit schema messages envelopes sealed wire randomness tally tomlfile files processes "
+    "protocols products contacts contrast",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
-    "islands pools explain cli",
+    "islands pools copies explain verify cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1

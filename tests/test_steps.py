@@ -238,10 +238,15 @@ def test_measures():
     sites, tools = setting()
     learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
     same = Population(genomes=np.zeros((6, 2)), classes=np.array([0, 0, 0, 1, 1, 1]))
-    spread, match = steps.measure(same, tools, learnt)
+    found = steps.measure(same, tools, learnt)
     one_hot = np.array([1.0, 0, 0, 0, 1, 0, 0])
-    assert spread == 0.0
-    assert match == pytest.approx(np.mean([np.linalg.norm(one_hot - TRUTH[cls]) for cls in range(2)]))
+    assert found.spread == 0.0
+    assert found.match == pytest.approx(np.mean([np.linalg.norm(one_hot - TRUTH[cls]) for cls in range(2)]))
     without = steps.Learnt(proportions=learnt.proportions, model=None)
-    assert np.isnan(steps.measure(same, tools, without)[1])
+    assert np.isnan(steps.measure(same, tools, without).match)
+    assert steps.measure(same, tools, without).margins.size == 0
+    # Minus log-likelihoods: the row of the first column's first level and the second's second.
+    expected = -(np.log(TRUTH[1]) - np.log(TRUTH[0])) @ one_hot
+    assert found.margins[:3] == pytest.approx(expected)
+    assert found.margins[3:] == pytest.approx(-expected)
     assert sites.log == []

@@ -35,6 +35,30 @@ def breed(
     return generator.mutate(rng, children, cls, strength)
 
 
+def variations(
+    generator: Generator,
+    genomes: Genomes,
+    classes: NDArray[np.int64],
+    settings: Evolution,
+    name: tuple[int, int],
+) -> list[Genomes]:
+    """Return ``lookahead`` variations of every candidate, by the seed and generation in ``name``: all public.
+
+    Private Evolution judges a candidate by the mean features of its variations, which is what selecting it would breed
+    (Lin et al. 2024, Algorithm 2).
+    """
+    seed, number = name
+    found = []
+    for turn in range(settings.lookahead):
+        varied = genomes.copy()
+        for cls in np.unique(classes):
+            rng = stream(seed, "lookahead", number, turn, int(cls))
+            own = classes == cls
+            varied[own] = generator.mutate(rng, genomes[own], int(cls), strength_at(settings, number))
+        found.append(varied)
+    return found
+
+
 def exchange(generator: Generator, settings: Evolution, parents: Genomes, name: tuple[int | str, ...]) -> Genomes:
     """Return the population after a share ``crossover`` of its pairs swapped parts of their genomes.
 

@@ -51,3 +51,30 @@ def smooth(features: NDArray[np.float64], votes: Weights, bandwidth: float) -> W
 def histogram(votes: Weights, threshold: float) -> Weights:
     """Return Private Evolution's weights (Lin et al. 2024, Algorithm 2): max(0, votes − threshold)."""
     return np.maximum(votes - threshold, 0.0)
+
+
+def diverse(
+    scores: Weights, features: NDArray[np.float64], count: int, *, weight: float, elites: int = 0
+) -> NDArray[np.int64]:
+    """Return ``count`` different positions, best first: ``elites`` by score alone, then each next one by
+
+        score + weight · (1 − largest cosine similarity to those already kept, at least 0).
+
+    scores: (P,); features: (P, d); ties go to the earlier position. With weight 0 it is a plain ranking.
+    """
+    order = np.argsort(-scores, kind="stable")
+    if weight == 0.0:
+        return order[:count]
+    lengths = np.linalg.norm(features, axis=1)
+    unit = features / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    chosen = order[: max(1, min(elites, count))].tolist()
+    similar = np.maximum(unit @ unit[chosen].T, 0.0).max(axis=1)
+    left = np.ones(len(scores), bool)
+    left[chosen] = False
+    while len(chosen) < min(count, len(scores)):
+        worth = np.where(left, scores + weight * (1.0 - similar), -np.inf)
+        following = int(np.argmax(worth))
+        chosen.append(following)
+        left[following] = False
+        similar = np.maximum(similar, unit @ unit[following])
+    return np.array(chosen, np.int64)

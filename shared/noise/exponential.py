@@ -69,10 +69,10 @@ class ExponentialMechanism:
     def choose_many(self, exact: ExactTally, count: int, source: NoiseSource) -> IntVector:
         """Return ``count`` different indices, (count,) int64. Charge ``event(count=count)`` first."""
         check_tally(exact, self.sensitivity)
-        if not min(exact.l1, exact.l2) <= self.change:  # label: score-change
+        if not min(exact.l1, exact.l2, exact.linf) <= self.change:  # label: score-change
             raise ParameterError(
-                f"a tally with ballot bounds l1={exact.l1}, l2={exact.l2} found; the mechanism assumes that no score "
-                f"changes by more than {self.change}."
+                f"a tally with ballot bounds l1={exact.l1}, l2={exact.l2}, linf={exact.linf} found; the mechanism "
+                f"assumes that no score changes by more than {self.change}."
             )
         wanted = checks.integer(count=count, at_least=1, at_most=exact.values.size)
         left = list(range(exact.values.size))

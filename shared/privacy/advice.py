@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from patevolve.shared.messages import Kind
@@ -33,7 +34,10 @@ _LIMITS: dict[Kind, tuple[float, float]] = {
     "counts": (5.0, 2.0),  # units of a class per standard deviation
     "prototypes": (2.0, 1.0),  # length of a class's difference per length of the noise on it
     "neighbours": (0.9, 0.75),  # probability that a good candidate beats another one; ½ is a coin
+    "choices": (10.0, 2.0),  # how much likelier than by chance the best candidate is chosen
+    "confidence": (0.9, 0.75),  # probability that a candidate of full confidence beats one of half
     "labels": (RIGHT, 0.9),  # probability that a unanimous vote wins
+    "copies": (0.9, 0.6),  # share of clean samples that stay, at the asked probability of catching a copy
     "score": (1 / 0.03, 1 / SCORE_NOISE),  # one over the standard deviation of the accuracy
     "islands": (0.9, 0.75),  # as for neighbours, at one site
 }
@@ -189,6 +193,53 @@ def _labels(plan: Plan, part: Part, sites: int) -> _Look:
     )
 
 
+def _choices(plan: Plan, part: Part, sites: int) -> _Look:
+    classes, candidates = len(plan.data.classes), max(1, plan.questions.choices.candidates // len(plan.data.classes))
+    each = 2.0 / (part.noise_multiplier * math.sqrt(classes))
+    # The best scores 1, and with τ = 10 most others close to 0: the mechanism's odds are e^(ε/2) to 1.
+    likelier = candidates * math.exp(each / 2) / (math.exp(each / 2) + candidates - 1)
+    return _Look(
+        quality=likelier,
+        noise_to_signal=2.0 / each,
+        figures={"epsilon_of_a_choice": each, "likelier_than_chance": likelier, "choices": sites * classes},
+        words=f"a site chooses the best of {candidates} candidates {likelier:.2f} times as often as chance would",
+    )
+
+
+def _confidence(plan: Plan, part: Part, sites: int) -> _Look:
+    asking = plan.questions.confidence
+    std = math.sqrt(2.0 * sites) * part.noise_multiplier * asking.candidates  # every site adds its own Laplace noise
+    lead = 0.5 * sites * asking.teachers
+    wins = 1.0 - odds.upper_tail(lead / (std * math.sqrt(2.0)))
+    return _Look(
+        quality=wins,
+        noise_to_signal=std / lead,
+        figures={"std": std, "lead": lead, "sure_beats_unsure": wins},
+        words=f"a candidate of which all classifiers are sure beats one of half that in {wins:.0%} (a coin: 50%)",
+    )
+
+
+def clean_share(std: float, catch: float) -> float:
+    """Return the share of clean samples that stay where a copy is dropped with probability ``catch``."""
+    return 1.0 - odds.upper_tail(copy_threshold(std, catch) / std)
+
+
+def copy_threshold(std: float, catch: float) -> float:
+    """Return the noisy count above which a sample is dropped: a copy's count of 1 exceeds it with ``catch``."""
+    return 1.0 - std * NormalDist().inv_cdf(catch)
+
+
+def _copies(plan: Plan, part: Part, sites: int) -> _Look:
+    std, catch = part.noise_multiplier * pooled(plan, sites), plan.questions.copies.catch
+    stays = clean_share(std, catch)
+    return _Look(
+        quality=stays,
+        noise_to_signal=std,
+        figures={"std": std, "catch": catch, "clean_samples_that_stay": stays},
+        words=f"a copy is dropped with probability {catch:.0%}, and so are {1.0 - stays:.0%} of the other samples",
+    )
+
+
 def _score(plan: Plan, part: Part, sites: int) -> _Look:
     std, units = part.noise_multiplier * pooled(plan, sites), sites * plan.sites.expected_units * plan.data.hold_out
     error = std / units  # the worst case over accuracies, for counts large against their noise
@@ -219,7 +270,10 @@ _LOOKS: dict[Kind, Callable[[Plan, Part, int], _Look]] = {
     "counts": _counts,
     "prototypes": _prototypes,
     "neighbours": _neighbours,
+    "choices": _choices,
+    "confidence": _confidence,
     "labels": _labels,
+    "copies": _copies,
     "score": _score,
     "islands": _islands,
 }

@@ -37,7 +37,7 @@ class Part:
 
     @property
     def event(self) -> DiscreteGaussian:
-        """Cost of all its questions: that of Gaussian noise, whose discrete twin costs the same."""
+        """Cost of all its questions: that of Gaussian noise; other mechanisms of the same ρ cost at most as much."""
         return DiscreteGaussian(sigma=self.noise_multiplier, l2=1.0, count=self.times)
 
 
@@ -47,7 +47,10 @@ def asking(plan: Plan, kind: Kind) -> Asking:
         "counts": plan.questions.counts,
         "prototypes": plan.questions.prototypes,
         "neighbours": plan.questions.neighbours,
+        "choices": plan.questions.choices,
+        "confidence": plan.questions.confidence,
         "labels": plan.questions.labels,
+        "copies": plan.questions.copies,
         "score": plan.questions.score,
         "islands": _of_islands(plan.islands),
     }

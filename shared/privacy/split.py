@@ -76,8 +76,9 @@ def weights(plan: Plan) -> dict[Kind, float]:
     """Return the weights of the parts that steer this plan's result; parts of weight 0 are left out."""
     if plan.evolution.selection == "none":
         return {}
-    if plan.evolution.selection == "histogram":  # votes alone steer it; counts only if the plan wants class shares
-        kinds: tuple[Kind, ...] = ("counts", "neighbours")
+    alone: dict[str, Kind] = {"histogram": "neighbours", "pcevolve": "choices", "classifier-laplace": "confidence"}
+    if plan.evolution.selection in alone:  # votes alone steer it; counts only if the plan wants class shares
+        kinds: tuple[Kind, ...] = ("counts", alone[plan.evolution.selection])
         return {kind: 1.0 for kind in kinds if asking(plan, kind).share > 0 and _possible(plan, kind)}
     found = WEIGHTS[plan.data.kind]
     return {kind: weight for kind, weight in found.items() if weight > 0 and _possible(plan, kind)}
@@ -106,12 +107,12 @@ def _possible(plan: Plan, kind: Kind) -> bool:
         case "neighbours":
             asked = questions.neighbours.candidates >= len(plan.data.classes) and questions.neighbours.nearest >= 1
             return asked and questions.neighbours.times <= plan.evolution.generations
+        case "choices" | "confidence" | "copies" | "islands":
+            return asking(plan, kind).share > 0
         case "labels":
             return questions.labels.teachers >= 1 and questions.labels.candidates == plan.release.samples
         case "score":
             return plan.data.hold_out > 0 and questions.score.share > 0
-        case "islands":
-            return asking(plan, "islands").share > 0
         case _:
             return True
 
@@ -126,8 +127,9 @@ def _noise(plan: Plan, kind: Kind, share: float) -> float:
 
 
 def _thresholds(plan: Plan, unit: Mapping[Kind, float]) -> dict[Kind, float]:
-    """Return the shares of labels and score, the least that makes them usable, and of islands, what the plan says."""
-    shares: dict[Kind, float] = {"islands": asking(plan, "islands").share} if "islands" in unit else {}
+    """Return the least shares that make labels and score usable, and the plan's own of islands and copies."""
+    chosen: tuple[Kind, ...] = ("islands", "copies")
+    shares: dict[Kind, float] = {kind: asking(plan, kind).share for kind in chosen if kind in unit}
     if "labels" in unit and asking(plan, "labels").share > 0:
         needed = (unit["labels"] * odds.ratio_for(advice.RIGHT, len(plan.data.classes), contested=False)) ** 2
         if needed <= MOST_LABELS and plan.release.labels != "votes":

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from patevolve.shared import checks
 from patevolve.shared.errors import ParameterError
 from patevolve.shared.privacy import accountant
-from patevolve.shared.privacy.events import DiscreteGaussianSum, Event
+from patevolve.shared.privacy.events import DiscreteGaussianSum, Event, Exponential
 
 Curve = NDArray[np.float64]
 
@@ -96,12 +96,16 @@ def institution_curve(exposure: Exposure, *, units: int) -> Curve:
 def scaled(event: Event, times: int) -> Event:
     """Return the event for a change of ``times`` ballots at once: every sensitivity it states grows ``times``-fold.
 
+    A choice by the exponential mechanism states its range, which grows the same way: the loss between data sets that
+    are ``times`` units apart is a sum of as many losses, and so are their ranges.
     Raises ParameterError for events that state no sensitivity (their group cost is not computed here).
     """
     factor = checks.integer(times=times, at_least=1)
     if factor == 1:
         return event
     lengths = {f.name: getattr(event, f.name) * factor for f in dataclasses.fields(event) if f.name in {"l1", "l2"}}
+    if isinstance(event, Exponential):
+        lengths = {"epsilon": event.epsilon * factor}
     if not lengths:
         raise ParameterError(
             f"the cost of {factor} changed ballots under {type(event).__name__} asked for; it states no sensitivity."

@@ -143,7 +143,7 @@ def _pool_of(vectors: NDArray[np.float64]) -> _Pool:
     return _Pool(vectors=pool_of(vectors), norms=0.5 * np.einsum("pd,pd->p", vectors, vectors))
 
 
-def _nearest(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+def nearest_candidates(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     """Return the positions of each row's k nearest pool members, nearest first; ties go to the earlier member."""
     return _nearest_of(rows, _pool_of(pool), k)
 

@@ -28,30 +28,34 @@ class Bounds:
     size:     length of the tally
     support:  most coordinates that one unit's ballot can touch
     l2:       bound on its L2 norm, in units of whole ballots (1 for add/remove of one bounded ballot)
+    steps:    lattice steps per unit of ballot, where ballots are whole numbers of them by construction; 0: LATTICE
+              less the room that rounding takes
     """
 
     size: int
     support: int
     l2: float = 1.0
+    steps: int = 0
 
     @property
     def lattice_l2(self) -> float:
         """L2 sensitivity in lattice units."""
-        return LATTICE * self.l2
+        return (self.steps or LATTICE) * self.l2
 
     @property
     def lattice_l1(self) -> float:
         """L1 sensitivity in lattice units, by Cauchy-Schwarz over the support."""
-        return LATTICE * self.l2 * math.sqrt(self.support)
+        return self.lattice_l2 * math.sqrt(self.support)
 
     @property
     def scale(self) -> int:
         """Lattice steps per unit of ballot: LATTICE less the worst rounding error of ``support`` coordinates."""
-        return math.floor(LATTICE - math.sqrt(self.support) / 2)  # label: rounding-room
+        return self.steps or math.floor(LATTICE - math.sqrt(self.support) / 2)  # label: rounding-room
 
     def __post_init__(self) -> None:
         """Refuse a support so wide that rounding would leave no room."""
         checks.integer(size=self.size, at_least=1)
+        checks.integer(steps=self.steps, at_least=0, at_most=LATTICE)
         checks.integer(support=self.support, at_least=1, at_most=LATTICE * LATTICE)
 
 

@@ -95,9 +95,9 @@ def test_rank_weights_have_norm_one_and_fall(k):
 def test_ties_go_to_the_earlier_candidate_in_order():
     pool = np.zeros((20, 3))
     for k in (1, 3, 20):
-        assert ballots._nearest(np.zeros((2, 3)), pool, k).tolist() == [list(range(k))] * 2
+        assert ballots.nearest_candidates(np.zeros((2, 3)), pool, k).tolist() == [list(range(k))] * 2
     pool[[4, 7, 9]] = 1.0
-    assert ballots._nearest(np.ones((1, 3)), pool, 4).tolist() == [[4, 7, 9, 0]]
+    assert ballots.nearest_candidates(np.ones((1, 3)), pool, 4).tolist() == [[4, 7, 9, 0]]
 
 
 def test_blocks_do_not_show(monkeypatch):

@@ -25,7 +25,7 @@ def test_the_search_is_the_sort(k, size, levels):
         return rng.integers(0, levels, (n, 4)).astype(np.float64) if levels else rng.normal(size=(n, 4))
 
     rows, pool = draw(40), draw(size)
-    assert np.array_equal(ballots._nearest(rows, pool, k), sorted_out(rows, pool, k))
+    assert np.array_equal(ballots.nearest_candidates(rows, pool, k), sorted_out(rows, pool, k))
 
 
 def test_the_nearest_may_all_lie_in_one_group():
@@ -33,8 +33,8 @@ def test_the_nearest_may_all_lie_in_one_group():
     pool[::8] = np.arange(80)[:, None] / 100  # k = 1 sieves in 8 groups: the first holds all the near ones
     rows = np.array([[0.5], [0.001]])
     for k in (1, 2, 5):
-        assert np.array_equal(ballots._nearest(rows, pool, k), sorted_out(rows, pool, k))
+        assert np.array_equal(ballots.nearest_candidates(rows, pool, k), sorted_out(rows, pool, k))
 
 
 def test_a_pool_of_equals_is_taken_in_order():
-    assert ballots._nearest(np.ones((3, 2)), np.ones((3000, 2)), 20).tolist() == [list(range(20))] * 3
+    assert ballots.nearest_candidates(np.ones((3, 2)), np.ones((3000, 2)), 20).tolist() == [list(range(20))] * 3
