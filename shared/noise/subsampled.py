@@ -23,6 +23,8 @@ from patevolve.shared.privacy.events import SubsampledGaussian
 from patevolve.shared.randomness import NoiseSource
 
 LATTICE = 1 << 20  # integer steps per clipping bound
+SLACK = 2.0**-10  # of a clipping bound: what the arithmetic of a sum formed elsewhere may move it beyond the bound
+MOST_UNITS = 1 << 30  # in one sum: its lattice steps stay whole numbers that a double holds exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,4 +93,26 @@ class SubsampledGaussianStep:
         steps = np.rint(unit * room).astype(np.int64)  # label: gradient-round
         noise = sample(self.noise_multiplier * LATTICE, vectors.shape[1], source)
         released: NDArray[np.float64] = (steps.sum(axis=0) + noise) * (self.clip / room)
+        return released
+
+    def release_sum(self, total: NDArray[np.float64], units: int, source: NoiseSource) -> NDArray[np.float64]:
+        """Return the noisy sum (d,) of vectors that were clipped and added up before, as ghost clipping does.
+
+        total:  (d,) the sum over the ``units`` sampled units; zeros for none of them
+        Precondition: one unit more or less moves ``total`` by at most ``clip`` times 1 + SLACK in L2 norm.
+
+        Raises ParameterError, before any noise is drawn, for a sum that no such vectors can have.
+        """
+        count = checks.integer(units=units, at_least=0, at_most=MOST_UNITS)
+        if total.ndim != 1 or not 1 <= len(total) <= LATTICE**2 // 4:
+            raise ParameterError(f"a sum of shape {total.shape} found; expected (d,) with 1 ≤ d ≤ {LATTICE**2 // 4}.")
+        if not float(np.linalg.norm(total)) <= self.clip * count * (1 + SLACK):  # NaN and infinity are at most nothing
+            raise ParameterError(
+                f"a sum of norm {float(np.linalg.norm(total)):.3g} found; {count} vectors clipped to {self.clip:g} "
+                f"cannot have it. Clip each unit's gradient."
+            )
+        room = (LATTICE - 1 - math.sqrt(len(total))) / (1 + SLACK)
+        steps = np.rint(total * (room / self.clip)).astype(np.int64)  # label: sum-round
+        noise = sample(self.noise_multiplier * LATTICE, len(total), source)
+        released: NDArray[np.float64] = (steps + noise) * (self.clip / room)
         return released

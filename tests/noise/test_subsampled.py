@@ -103,3 +103,42 @@ def test_a_rate_above_one_and_vectors_without_rows_are_refused() -> None:
         SubsampledGaussianStep(noise_multiplier=1.0, sample_rate=1.5, clip=1.0)
     with pytest.raises(ParameterError):
         STEP.release(np.zeros(3), SystemNoise())
+
+
+@given(d=st.integers(1, 9), units=st.integers(0, 50), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.usefixtures("no_noise")
+def test_a_unit_moves_a_sum_by_at_most_the_lattice(d: int, units: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(units + 1, d))
+    rows *= STEP.clip * (1 + subsampled.SLACK) / np.linalg.norm(rows, axis=1, keepdims=True)
+    room = (LATTICE - 1 - math.sqrt(d)) / (1 + subsampled.SLACK)
+    with_it = STEP.release_sum(rows.sum(axis=0), units + 1, Silence())
+    without = STEP.release_sum(rows[1:].sum(axis=0), units, Silence())
+    assert np.linalg.norm(np.rint((with_it - without) * room / STEP.clip)) <= LATTICE
+    assert with_it == pytest.approx(rows.sum(axis=0), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("total", "units"),
+    [
+        (np.array([5.0, 0.0]), 2),
+        (np.array([math.nan]), 2),
+        (np.array([math.inf]), 2),
+        (np.ones(2), 0),
+        (np.zeros((2, 2)), 1),
+        (np.zeros(0), 1),
+        (np.zeros(2), -1),
+        (np.zeros(2), True),
+    ],
+)
+def test_a_sum_that_no_clipped_vectors_have_is_refused_before_noise(total: np.ndarray, units: int) -> None:
+    class Untouched:
+        def read(self, count: int) -> bytes:
+            raise AssertionError("noise was drawn")
+
+    with pytest.raises(ParameterError):
+        STEP.release_sum(total, units, Untouched())
+
+
+def test_an_empty_sum_is_a_legal_step_of_noise() -> None:
+    assert STEP.release_sum(np.zeros(1000), 0, SystemNoise()).std() > 1.0
