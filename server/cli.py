@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from patevolve.server import airgap_cli, handover, processes
+from patevolve.server.dashboard.cli import dashboard
 from patevolve.server.handover import FLOWER, RUN, SITES, Deployment, read_deployment
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import InputError, PatevolveError
@@ -44,7 +45,7 @@ class RunFailedError(PatevolveError):
 
 def commands() -> list[click.Command]:
     """Return the coordinator's commands for the ``patevolve`` command line."""
-    for command in airgap_cli.commands():
+    for command in [*airgap_cli.commands(), dashboard]:
         server.add_command(command)
     return [server]
 

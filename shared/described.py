@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from patevolve.shared.evolution.population import Population
 from patevolve.shared.finish import Released, Score
 from patevolve.shared.plan import Plan
 from patevolve.shared.report.statement import MODES
@@ -65,7 +66,7 @@ def parts_of(
 
 def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> dict[str, Any]:
     """Return a generation as the report shows it; images get a gallery, rows are seen in the preview."""
-    picture = _gallery(generation, plan, tools) if gallery and plan.data.kind == "image" else None
+    picture = pictures(generation.population, plan, tools) if gallery and plan.data.kind == "image" else None
     return {
         "generation": generation.number,
         "asked": list(generation.asked),
@@ -75,12 +76,13 @@ def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> 
     }
 
 
-def _gallery(generation: Generation, plan: Plan, tools: Tools) -> str:
+def pictures(population: Population, plan: Plan, tools: Tools) -> str:
+    """Return some candidates of each class of an image plan, one row a class, as an inline PNG."""
     from PIL import Image  # noqa: PLC0415 - an extra: only image plans need it
 
     rows = []
     for cls in range(len(plan.data.classes)):
-        own = generation.population.of_class(cls)
+        own = population.of_class(cls)
         shown = own.pick(np.linspace(0, len(own) - 1, GALLERY).astype(np.int64))
         rows.append(np.concatenate(list(tools.generator.render(shown.genomes, shown.classes)), axis=1))
     buffer = io.BytesIO()

@@ -47,6 +47,7 @@ AT_TOP = {
     "server/app.py": {"flwr"},
     "server/airgap_cli.py": {"click"},
     "server/cli.py": {"click", "tqdm"},
+    "server/dashboard/cli.py": {"click"},
     "server/pki.py": {"cryptography"},
     "shared/cli.py": {"click"},
     "shared/envelopes.py": {"cryptography"},
