@@ -16,6 +16,7 @@ from patevolve.shared.errors import InputError, PolicyError
 from patevolve.shared.messages import KINDS
 from patevolve.shared.plan import agree
 from patevolve.shared.privacy.budget import Cap
+from patevolve.shared.privacy.planner import kinds_asked
 
 GOOD = """site = "s"
 plans = ["{sha}"]
@@ -35,8 +36,8 @@ def write(tmp_path, text):
 
 
 def policy(agreed, **changes):
-    start = SitePolicy(site="s", plans=(agreed.sha256,), budget=Cap(epsilon=3.0, delta=1e-5), permitted=KINDS)
-    return dataclasses.replace(start, **changes)
+    budget, asked = Cap(epsilon=3.0, delta=1e-5), kinds_asked(agreed.plan)
+    return dataclasses.replace(SitePolicy(site="s", plans=(agreed.sha256,), budget=budget, permitted=asked), **changes)
 
 
 def test_a_missing_policy_refuses(tmp_path):
