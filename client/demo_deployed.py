@@ -28,6 +28,7 @@ from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.processes import Children, ProcessError, ending_on_signals, wait_for
 from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE, NoiseSource, RecordedNoise
+from patevolve.shared.release.proof import PROOF
 
 PROGRAM = [sys.executable, "-c", "from patevolve.shared.cli import main; main()"]
 COORDINATOR, HOMES, LOGS = "coordinator", "homes", "logs"
@@ -160,11 +161,16 @@ def compare(agreed: Agreed, train: Mapping[str, Records], out: Path, name: str) 
     sites = found_sites(out / "simulated-sites", train, agreed)
     simulate(agreed, sites, out / "simulated", noise=recorded_noise, run=name)
     one, other = out / COORDINATOR / "run" / "release", out / "simulated" / "release"
-    names = sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file())
-    if names != sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file()):
+    names = _compared(other)
+    if names != _compared(one):
         return False
     _, different, odd = filecmp.cmpfiles(one, other, [str(each) for each in names], shallow=False)
     return not different and not odd
+
+
+def _compared(release: Path) -> list[Path]:
+    """Return a release's files but its proof, which differs from run to run: keys and ledgers do."""
+    return sorted(p.relative_to(release) for p in release.rglob("*") if p.is_file() and p.name != PROOF)
 
 
 def recorded_noise(site: str, question_sha256: str) -> NoiseSource:

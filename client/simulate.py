@@ -26,7 +26,7 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.data.target import target_of
 from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import BudgetError, DataError, PolicyError
-from patevolve.shared.finish import Released, Score, ask_score, release
+from patevolve.shared.finish import Released, Score, conclude
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.institutions import InProcess
 from patevolve.shared.plan import Agreed, Plan
@@ -34,6 +34,7 @@ from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Head, Ledger
 from patevolve.shared.privacy.planner import choose_labels
 from patevolve.shared.randomness import NoiseSource, SystemNoise
+from patevolve.shared.release.proof import Signer
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.runfolder import LEDGER as GLOBAL
 from patevolve.shared.runfolder import RunFolder, check_run, known_run, open_run, run_id
@@ -150,8 +151,7 @@ def simulate(
                 agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=identity
             )
             outcome = rounds.run(inquiry, tools, watch)
-            released = release(agreed, outcome, tools, asks, folder)
-            score = ask_score(inquiry, released)
+            released, score = conclude(inquiry, outcome, tools, _signers(sites))
     units = {name: index.units for name, index in indexes.items()}
     return Finished(
         outcome=outcome,
@@ -164,6 +164,11 @@ def simulate(
         units=units,
         contacts=contacts,
     )
+
+
+def _signers(sites: Mapping[str, Site]) -> list[Signer]:
+    """Return who vouches for the release: without a coordinator, every site does."""
+    return [Signer(role="site", name=name, identity=site.home.identity) for name, site in sites.items()]
 
 
 def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools) -> PrivateIndex:

@@ -17,7 +17,7 @@ from patevolve.shared.envelopes import OK, decode_response
 from patevolve.shared.errors import InputError, MessageError, PatevolveError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
-from patevolve.shared.privacy.signing import Identity
+from patevolve.shared.privacy.signing import Identity, load_identity
 from patevolve.shared.sealed import SealedQuestion, open_answer, read_sealed, seal_question
 
 OUT, IN, KEYS = "out", "in", "keys.json"
@@ -72,15 +72,15 @@ class FilePost:
         return found
 
 
-def ask(agreed: Agreed, path: Path, run: Path, sites: Sequence[str], identity: Identity) -> None:
+def ask(agreed: Agreed, path: Path, run: Path, sites: Sequence[str], key: Path) -> None:
     """Go on with a run as far as the collected answers allow. Raises WaitingError naming the files to carry."""
     if agreed.plan.privacy.trust != "each-site":
         raise InputError(
             f"trust = {agreed.plan.privacy.trust!r} found; by file, sites answer one at a time and need trust = "
             f"'each-site', where every answer carries its own whole noise. Agree on such a plan."
         )
-    post = FilePost(path=path, sites=sites, identity=identity)
-    settings = Settings(path=run, known=known_keys(path), hello=TIMING, timing=TIMING)
+    post = FilePost(path=path, sites=sites, identity=load_identity(key))
+    settings = Settings(path=run, known=known_keys(path), hello=TIMING, timing=TIMING, key=key)
     try:
         coordinate(agreed, post, settings)
     except PatevolveError as reason:

@@ -29,10 +29,9 @@ def ask(folder: Path, form: str) -> None:
     until the last answer has come, then with 0 and the release.
     """
     from patevolve.server import airgap  # noqa: PLC0415 - loads the whole loop
-    from patevolve.shared.privacy.signing import load_identity  # noqa: PLC0415 - this command alone
 
     deployment, agreed = read_deployment(folder)
-    airgap.ask(agreed, folder / MAIL, folder / RUN, deployment.sites, load_identity(folder / KEY))
+    airgap.ask(agreed, folder / MAIL, folder / RUN, deployment.sites, folder / KEY)
     release = folder / RUN / "release"
     say(form, {"state": "finished", "exit_code": 0, "release": str(release)}, f"Release: {release}")
 

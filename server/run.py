@@ -19,10 +19,11 @@ from patevolve.shared.contacts import FILE as CONTACTS
 from patevolve.shared.contacts import load_contacts
 from patevolve.shared.envelopes import Request
 from patevolve.shared.errors import InputError, LedgerError, PatevolveError
-from patevolve.shared.finish import Released, Score, ask_score, release
+from patevolve.shared.finish import Released, Score, conclude
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.plan import Agreed
 from patevolve.shared.privacy.signing import Identity, load_identity
+from patevolve.shared.release.proof import Signer
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.runfolder import RunFolder, check_run, open_run, run_id
 from patevolve.shared.schedule import Ask, schedule
@@ -43,7 +44,7 @@ class Settings:
     hello:   how long to wait for sites at the start
     timing:  how long to wait for answers
     run:     the run's name if it is new; random by default
-    key:     the coordinator's signing key, which the sites know; needed under secure sum alone
+    key:     the coordinator's signing key, which the sites know: it signs the secure sum's requests and the release
     """
 
     path: Path
@@ -86,8 +87,7 @@ def coordinate(
                 agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=institutions.run
             )
             outcome = rounds.run(inquiry, tools, watch)
-            released = release(agreed, outcome, tools, asks, folder)
-            score = ask_score(inquiry, released)
+            released, score = conclude(inquiry, outcome, tools, _signers(settings, ledger.coordinator))
     return Finished(
         outcome=outcome,
         released=released,
@@ -97,6 +97,13 @@ def coordinate(
         asks=asks,
         institutions=institutions,
     )
+
+
+def _signers(settings: Settings, coordinator: str) -> list[Signer]:
+    if settings.key is None:
+        log.warning("no key of the coordinator is given, so nobody signs the release; patevolve verify will refuse it")
+        return []
+    return [Signer(role="coordinator", name=coordinator, identity=load_identity(settings.key))]
 
 
 def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerInstitutions:

@@ -203,6 +203,27 @@ def report_command(run: Path, form: str) -> None:
 
 
 @application.command(
+    "verify",
+    context_settings=SETTINGS,
+    epilog=f"Example: patevolve verify runs/heart/release --keys roster.json\n\n{EPILOG}",
+)
+@click.argument("release", metavar="RELEASE", type=PATH)
+@click.option("--keys", type=PATH, default=None, help="Public keys got by another way, as a roster.json has them.")
+@FORMAT
+def verify_release_command(release: Path, keys: Path | None, form: str) -> None:
+    """Check that a release, or an export of one, is whole and signed, and that its ε follows from its ledger.
+
+    Needs the folder and the public keys alone. Without --keys it says so: whoever made the folder may have made the
+    keys in it.
+    """
+    from patevolve.shared.release.proof import read_keys  # noqa: PLC0415 - this command alone
+    from patevolve.shared.verify import describe, describe_text, verify_release  # noqa: PLC0415 - the same
+
+    found = verify_release(release, None if keys is None else read_keys(keys))
+    say(form, describe(found), describe_text(found))
+
+
+@application.command(
     "export", context_settings=SETTINGS, epilog="Example: patevolve export runs/heart --format parquet"
 )
 @click.argument("run", type=PATH)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from patevolve.shared.privacy.accountant import Epsilon
 from patevolve.shared.privacy.events import to_record
 from patevolve.shared.randomness import stream
 from patevolve.shared.release import gate
+from patevolve.shared.release.folder import MANIFEST
 from patevolve.shared.release.gate import CheckResult
 from patevolve.shared.release.package import write_release
+from patevolve.shared.release.proof import PROOF, Claim, Signer, write_proof
 from patevolve.shared.release.samples import Samples
 from patevolve.shared.report.statement import statement
 from patevolve.shared.rounds import Outcome
@@ -50,7 +54,41 @@ class Released:
     student: dict[str, NDArray[Any]]
 
 
-def release(agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...], folder: RunFolder) -> Released:
+def conclude(
+    inquiry: Inquiry, outcome: Outcome, tools: Tools, signers: Sequence[Signer]
+) -> tuple[Released, Score | None]:
+    """Release what was chosen, signed, and have it scored if the plan says so. Raises ReleaseError and as ``ask``.
+
+    signers: the coordinator of a deployment; every site of a run in one process
+    """
+    agreed, folder = inquiry.agreed, inquiry.folder
+    claim = Claim(
+        plan_sha256=agreed.sha256,
+        run=inquiry.run,
+        events=tuple((ask.name, ask.event) for ask in charged(inquiry.asks, outcome)),
+        epsilon=spent_by(inquiry.asks, outcome, agreed.plan.privacy.delta).epsilon,
+        delta=agreed.plan.privacy.delta,
+    )
+
+    def seal(manifest_sha256: str) -> bytes:
+        return write_proof(claim, manifest_sha256=manifest_sha256, rows=inquiry.ledger.rows(), signers=signers)
+
+    released = release(agreed, outcome, tools, inquiry.asks, folder, seal)
+    score = ask_score(inquiry, released)
+    path = folder.path / RELEASE
+    proof = seal(hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest())  # the score's question is on record now
+    write_atomic(path / PROOF, proof)
+    return released, score
+
+
+def release(  # noqa: PLR0917 - as the loop has them
+    agreed: Agreed,
+    outcome: Outcome,
+    tools: Tools,
+    asks: tuple[Ask, ...],
+    folder: RunFolder,
+    seal: Callable[[str], bytes],
+) -> Released:
     """Pass the gate and write the release and student folders. Raises ReleaseError; then nothing is released."""
     plan, population = agreed.plan, outcome.population
     values = tools.generator.render(population.genomes, population.classes)
@@ -75,6 +113,7 @@ def release(agreed: Agreed, outcome: Outcome, tools: Tools, asks: tuple[Ask, ...
         statement=words,
         proof={"events": [{"question": ask.name, **to_record(ask.event)} for ask in charged(asks, outcome)]},
         card=_card(plan, spent, len(samples.classes)),
+        seal=seal,
     )
     student = linear_student(features, samples.classes, len(plan.data.classes))
     _write_student(folder.path / STUDENT, agreed, student)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 
 from patevolve.shared import checks
-from patevolve.shared.errors import LedgerError, MessageError, ParameterError
+from patevolve.shared.errors import LedgerError, MessageError, ParameterError, PatevolveError
 from patevolve.shared.privacy import accountant, budget, events
-from patevolve.shared.privacy.chain import Extension, Head, Link, canonical, extend, parse, walk
+from patevolve.shared.privacy.chain import Extension, Head, Link, canonical, extend, next_link, parse, walk
 from patevolve.shared.privacy.chain_file import Chain, Format, verified
 from patevolve.shared.privacy.ledger_rows import Scope, event_text, label, sha256
 from patevolve.shared.privacy.signing import SignedHead, head_from_json, head_to_json, verify_head
@@ -61,6 +61,21 @@ class GlobalVerification:
     sites: int
     questions: int
     heads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What the rows of a coordinator's ledger say, after they were checked.
+
+    sites:      by name, the public keys that sign the sites' heads
+    questions:  the bodies of the recorded questions, in order
+    heads:      by name, the last head that each site signed
+    """
+
+    head: Head
+    sites: Mapping[str, str]
+    questions: tuple[Mapping[str, Any], ...]
+    heads: Mapping[str, Head]
 
 
 class GlobalLedger:
@@ -216,6 +231,10 @@ class GlobalLedger:
         links = (link for link in self._chain.links() if link.kind == QUESTION)
         return [{"row": link.seq, **parse(link.body, where=f"row {link.seq}")} for link in links]
 
+    def rows(self) -> list[tuple[str, str]]:
+        """Return every row as (kind, body), oldest first: what ``read_rows`` takes."""
+        return [(link.kind, link.body) for link in self._chain.links()]
+
     def head(self) -> Head:
         """Return the last row's number and digest."""
         tail = self._chain.tail()
@@ -281,6 +300,26 @@ class _Replay:
     last: dict[str, Head] = field(default_factory=dict)
     questions: dict[str, int] = field(default_factory=dict)
     totals: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+
+def read_rows(rows: Iterable[tuple[str, str]]) -> Account:
+    """Return what the rows (kind, body) of a coordinator's ledger say, each chained to the one before.
+
+    Checks the rows' contents, the signatures of the sites' heads and the growth of each site's ledger.
+    Raises LedgerError, and only that.
+    """
+    replay, questions, tail = _Replay(), [], None
+    try:
+        for kind, body in rows:
+            tail = next_link(tail, kind, body)
+            _replay(replay, tail, f"row {tail.seq}")
+            questions += [parse(body, where=f"row {tail.seq}")] if kind == QUESTION else []
+    except (PatevolveError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise LedgerError(f"the rows are no coordinator's ledger ({error}); they were forged or damaged") from error
+    if tail is None:
+        raise LedgerError("no rows found; expected those of a coordinator's ledger")
+    head = Head(seq=tail.seq, digest=tail.digest, site=replay.coordinator)
+    return Account(head=head, sites=replay.sites, questions=tuple(questions), heads=replay.last)
 
 
 def verify_global(path: str | os.PathLike[str]) -> GlobalVerification:

@@ -102,6 +102,16 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
     return Identity(key=key)
 
 
+def signed_by(public_key: str, signature: str, data: bytes) -> bool:
+    """Return whether ``public_key`` (64 hexadecimal digits) made this signature (128 of them) over ``data``."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(sha256(public_key=public_key)))
+        key.verify(bytes.fromhex(signature), data)
+    except (InvalidSignature, ParameterError, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
 def sign_head(head: Head, identity: Identity) -> SignedHead:
     """Sign a head. Raises ParameterError when it is not well formed."""
     return SignedHead(head=head, signature=identity.key.sign(_signed_bytes(head)).hex())
@@ -110,12 +120,13 @@ def sign_head(head: Head, identity: Identity) -> SignedHead:
 def verify_head(signed: SignedHead, public_key: str) -> Head:
     """Return the head if ``public_key`` (64 hexadecimal digits) signed it. Raises LedgerError, and only that."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(sha256(public_key=public_key)))
-        key.verify(bytes.fromhex(signed.signature), _signed_bytes(signed.head))
-    except (InvalidSignature, ParameterError, ValueError, TypeError, AttributeError) as error:
+        fits = signed_by(public_key, signed.signature, _signed_bytes(signed.head))
+    except (ParameterError, AttributeError):  # not even a head
+        fits = False
+    if not fits:
         raise LedgerError(
             "the head's signature does not fit the registered public key; refuse it and ask the site by another way"
-        ) from error
+        )
     return signed.head
 
 

@@ -89,8 +89,9 @@ def write_card(
     files = [
         DATA_TEXT[kind],
         "`plan.toml`: the protocol as all sites agreed on it.",
-        "`guarantee.json`: the statement above and the heads of the sites' ledgers that support it.",
-        "`manifest.json`: the sha256 of every other file.",
+        "`guarantee.json`: the statement above and the events that were charged.",
+        "`manifest.json`: the sha256 of every other file but `proof.json`.",
+        "`proof.json`: the coordinator's ledger and the signatures over all of this; `patevolve verify` checks it.",
     ]
     return "\n".join(
         [

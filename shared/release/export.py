@@ -16,7 +16,7 @@ from typing import Any, Literal
 from patevolve.shared.errors import InputError, ReleaseError
 from patevolve.shared.plan import Plan, read_plan
 from patevolve.shared.release.card import as_parquet
-from patevolve.shared.release.folder import verify_manifest, whole_folder, write_files
+from patevolve.shared.release.folder import MANIFEST, PROOF, SOURCE, verify_manifest, whole_folder, write_files
 from patevolve.shared.release.package import optional
 from patevolve.shared.schema import Column
 
@@ -58,7 +58,13 @@ def export(release_folder: Path, out: Path, fmt: str) -> None:
     _check_out(release_folder, out)
     files = _parquet_files(release_folder, plan) if fmt == "parquet" else _copies(release_folder, names)
     with whole_folder(out) as aside:
-        write_files(aside, files)
+        write_files(aside, files, seal=kept_proof(release_folder))
+
+
+def kept_proof(release_folder: Path) -> Callable[[str], bytes] | None:
+    """Return what puts the release's own proof into an export; None for a release without one."""
+    path = release_folder / PROOF
+    return (lambda _: path.read_bytes()) if path.exists() else None
 
 
 def _check_out(release_folder: Path, out: Path) -> None:
@@ -75,8 +81,14 @@ def _copies(folder: Path, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]
 def _parquet_files(folder: Path, plan: Plan) -> Iterator[tuple[str, bytes]]:
     card = (folder / "README.md").read_bytes().decode()
     yield "README.md", as_parquet(card, plan.data.kind).encode()
-    yield from _copies(folder, ("guarantee.json", "plan.toml"))
+    yield from papers(folder)
     yield "data.parquet", _table(folder, plan) if plan.data.kind == "table" else _images(folder, plan)
+
+
+def papers(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield what every export takes over as it is: the guarantee, the plan, and the manifest that the proof signs."""
+    yield from _copies(folder, ("guarantee.json", "plan.toml"))
+    yield SOURCE, (folder / MANIFEST).read_bytes()
 
 
 def _read_csv(path: Path) -> list[list[str]]:

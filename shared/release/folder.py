@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from patevolve.shared.files import sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SOURCE = "release-manifest.json"  # in an export: the manifest of the release that it was made from
+PROOF = "proof.json"  # signs the manifest's digest, so the manifest cannot hold its own
 FLUSHES = 16  # files brought to the disk at a time
 
 
@@ -61,14 +63,20 @@ def _flush(folder: Path) -> None:
         list(pool.map(sync, [folder, *folder.rglob("*")]))
 
 
-def write_files(folder: Path, *groups: Iterable[tuple[str, bytes]]) -> None:
-    """Write each (relative path, bytes) into ``folder`` and the manifest last."""
+def write_files(folder: Path, *groups: Iterable[tuple[str, bytes]], seal: Callable[[str], bytes] | None = None) -> None:
+    """Write each (relative path, bytes) into ``folder``, then the manifest, then the proof.
+
+    seal: the manifest's SHA-256 to the bytes of the proof; None: there is none
+    """
     digests = {}
     for group in groups:
         for name, data in group:
             digests[name] = hashlib.sha256(data).hexdigest()
             _write(folder / name, data)
-    _write(folder / MANIFEST, _manifest(digests))
+    manifest = _manifest(digests)
+    _write(folder / MANIFEST, manifest)
+    if seal is not None:
+        _write(folder / PROOF, seal(hashlib.sha256(manifest).hexdigest()))
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -85,13 +93,14 @@ def verify_manifest(folder: Path) -> tuple[str, ...]:
     """Return the relative paths of the files of a release folder that is just as it was written.
 
     Raises ReleaseError naming what changed, is missing or is extra, the manifest's own bytes included. It finds
-    damage and edits of files; someone who rewrites the manifest too is found only by the ledgers' signed heads.
+    damage and edits of files; someone who rewrites the manifest too is found by the signature over it (proof.py).
     """
-    expected = _read_manifest(folder)
+    expected = read_manifest(folder)
     try:
         # rglob does not follow links to folders; a link is never part of a release and so shows as changed or extra
         found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not _plain_folder(path)}
         found.pop(MANIFEST)
+        found = {name: path for name, path in found.items() if name != PROOF or path.is_symlink()}
         changed = [name for name in sorted(expected.keys() & found.keys()) if _digest(found[name]) != expected[name]]
     except OSError as reason:
         raise ReleaseError(f"{folder.name} cannot be read ({reason.strerror}); check its permissions.") from reason
@@ -121,8 +130,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_manifest(folder: Path) -> dict[str, str]:
-    path = folder / MANIFEST
+def read_manifest(folder: Path, name: str = MANIFEST) -> dict[str, str]:
+    """Return the SHA-256 of each file that a manifest lists. Raises ReleaseError for another form."""
+    path = folder / name
     try:
         raw = path.read_bytes()
         files = json.loads(raw)["files"]
@@ -132,5 +142,5 @@ def _read_manifest(folder: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, RecursionError):
         canonical = False
     if not canonical or not all(re.fullmatch("[0-9a-f]{64}", str(digest)) for digest in files.values()):
-        raise ReleaseError(f"{MANIFEST} is changed: it is not in the form that a release has. Fetch the release again.")
+        raise ReleaseError(f"{name} is changed: it is not in the form that a release has. Fetch the release again.")
     return dict(files)

@@ -14,7 +14,7 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ def write_release(
     statement: Sequence[tuple[str, str]],
     proof: Mapping[str, Any],
     card: Mapping[str, Any],
+    seal: Callable[[str], bytes],
 ) -> None:
     """Write the release folder; call it only with samples that passed the gate.
 
     statement:  (item, text) pairs of the guarantee, in order
-    proof:      finite JSON: chain heads and charges of the sites' ledgers
+    proof:      finite JSON: what was charged
     card:       title, what, how (list), epsilon, delta, limits (list); optional license, source
+    seal:       the manifest's SHA-256 to the bytes of ``proof.json``, which signs it (``proof.write_proof``)
 
     A folder that already holds these very bytes is left as it is, so a resumed run may call again.
     Raises ReleaseError for parts that do not fit the plan, forbidden claims, another release in the folder, or a disk
@@ -62,7 +64,8 @@ def write_release(
         "plan.toml": plan_text,
     }
     with whole_folder(folder) as aside:
-        write_files(aside, ((name, text.encode()) for name, text in texts.items()), _data_files(samples, plan))
+        plain = ((name, text.encode()) for name, text in texts.items())
+        write_files(aside, plain, _data_files(samples, plan), seal=seal)
 
 
 def _agreed(samples: Samples, plan_text: str, plan_sha256: str) -> Plan:

@@ -79,7 +79,7 @@ class World:
         )
 
     def ask(self):
-        return server.ask(self.agreed, self.path / "mail", self.path / "run", SITES, self.coordinator)
+        return server.ask(self.agreed, self.path / "mail", self.path / "run", SITES, self.path / "coordinator.key")
 
     def answer(self, question, site, name="answer.pv"):
         return answer_file(self.home(site), self.joined(site), question, self.path / name)
@@ -261,7 +261,7 @@ def test_a_pinned_key_stands_above_the_first_greeting(world):
 def test_shares_that_need_masks_are_not_asked_for_by_file(world):
     masked = agree(PLAN.replace("delta = 1e-5", 'delta = 1e-5\ntrust = "secure-sum"'))
     with pytest.raises(InputError, match="each-site"):
-        server.ask(masked, world.path / "mail", world.path / "run", SITES, world.coordinator)
+        server.ask(masked, world.path / "mail", world.path / "run", SITES, world.path / "coordinator.key")
 
 
 def test_the_answer_is_the_station_s_own(world):

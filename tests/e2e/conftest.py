@@ -206,8 +206,12 @@ class Kit:
         return found
 
     def tree(self, folder: Path) -> dict[str, bytes]:
-        """Return every file below a folder by its relative path."""
-        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        """Return every file below a folder by its relative path, but a release's proof.
+
+        The proof holds keys and digests of ledgers, which differ from run to run; ``patevolve verify`` checks it.
+        """
+        files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "proof.json")
+        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
     def charges(self, home: Path) -> list[Charge]:
         """Return a site's charges; none if it has no ledger yet."""

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from patevolve.shared.plan import Agreed, agree
+from patevolve.shared.privacy.global_ledger import GlobalLedger
+from patevolve.shared.privacy.signing import create_identity
 from patevolve.shared.release.package import write_release
+from patevolve.shared.release.proof import Claim, Signer, write_proof
 from patevolve.shared.release.samples import Samples
 
 TABLE = """
@@ -108,13 +111,17 @@ HOSTILE = (
     "🩺" * 64,
 )
 
-STATEMENT = (("Unit", "one record"), ("Accountant", "Rényi, converted by Canonne, Kamath and Steinke"))
-PROOF = {"sites": [{"site": "north", "epsilon": 0.75, "head": "ab" * 32}]}
+STATEMENT = (
+    ("Unit", "one record"),
+    ("Privacy loss", "ε = 0 at δ = 1e-05"),
+    ("Accountant", "Rényi, converted by Canonne, Kamath and Steinke"),
+)
+EVENTS: dict[str, Any] = {"events": []}  # the plans here ask nothing
 CARD = {
     "title": "Small | table",
     "what": "Synthetic rows of a test.",
     "how": ["Evolved from a public schema."],
-    "epsilon": 0.75,
+    "epsilon": 0.0,
     "delta": 1e-5,
     "limits": ["near-duplicates: not asked."],
     "license": "cc-by-4.0",
@@ -175,11 +182,33 @@ def pictures() -> Callable[..., Samples]:
 
 
 @pytest.fixture(scope="session")
-def release() -> Callable[..., Path]:
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    """The one site of these runs."""
+    identity = create_identity(tmp_path_factory.mktemp("keys") / "identity.key")
+    return Signer(role="site", name="north", identity=identity)
+
+
+@pytest.fixture(scope="session")
+def seal(signer: Signer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Callable[[str], bytes]]:
+    """Return what signs a release of a plan that asked nothing."""
+    with GlobalLedger.create(tmp_path_factory.mktemp("ledger") / "global.sqlite", coordinator="hub") as ledger:
+        ledger.register_site("north", signer.identity.public_key)
+        rows = ledger.rows()
+
+    def sealed(agreed: Agreed, signers: tuple[Signer, ...] = (signer,), **changes: Any) -> Callable[[str], bytes]:
+        start: dict[str, Any] = {"plan_sha256": agreed.sha256, "run": "r", "events": (), "epsilon": 0.0}
+        claim = Claim(**{**start, "delta": agreed.plan.privacy.delta, **changes})
+        return lambda manifest: write_proof(claim, manifest_sha256=manifest, rows=rows, signers=signers)
+
+    return sealed
+
+
+@pytest.fixture(scope="session")
+def release(seal: Callable[..., Callable[[str], bytes]]) -> Callable[..., Path]:
     """Write a release with ordinary texts; keywords replace them."""
 
     def write(folder: Path, samples: Samples, agreed: Agreed, **changes: Any) -> Path:
-        texts: dict[str, Any] = {"statement": STATEMENT, "proof": PROOF, "card": CARD, **changes}
+        texts: dict[str, Any] = {"statement": STATEMENT, "proof": EVENTS, "card": CARD, "seal": seal(agreed), **changes}
         write_release(folder, samples, plan_text=agreed.text, plan_sha256=agreed.sha256, **texts)
         return folder
 

@@ -66,11 +66,14 @@ def test_pandas_keeps_whole_numbers_whole_beside_missing_values(table_release: P
 def test_the_exported_folder_is_a_release_of_its_own(table_release: Path, tmp_path: Path) -> None:
     export(table_release, tmp_path / "out", "parquet")
     names = verify_manifest(tmp_path / "out")
-    assert names == ("README.md", "data.parquet", "guarantee.json", "plan.toml")
+    assert names == ("README.md", "data.parquet", "guarantee.json", "plan.toml", "release-manifest.json")
     card = (tmp_path / "out" / "README.md").read_text()
     assert 'data_files: "data.parquet"' in card
     assert "data.csv" not in card
-    assert (tmp_path / "out" / "guarantee.json").read_bytes() == (table_release / "guarantee.json").read_bytes()
+    for name in ("guarantee.json", "plan.toml", "proof.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (table_release / name).read_bytes()
+    signed = (tmp_path / "out" / "release-manifest.json").read_bytes()
+    assert signed == (table_release / "manifest.json").read_bytes()
 
 
 def test_csv_and_imagefolder_are_the_release_itself(table_release: Path, tmp_path: Path) -> None:
