@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import functools
 import hashlib
@@ -136,6 +137,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
+        bound.listen()
     except OSError as reason:
         bound.close()
         raise InputError(
@@ -151,4 +153,5 @@ def serve(app: ASGIApp, bound: socket.socket) -> None:
     except ImportError as reason:
         raise _lacking(reason) from reason
     config = uvicorn.Config(app, access_log=False, log_level="warning", server_header=False, lifespan="off", ws="none")
-    uvicorn.Server(config).run(sockets=[bound])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended well, and says so by the signal that ended it
+        uvicorn.Server(config).run(sockets=[bound])

@@ -8,8 +8,11 @@ import datetime as dt
 import json
 import re
 import shutil
+import signal
 import stat
+import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -310,6 +313,20 @@ def test_the_command_wants_a_folder(tmp_path: Path) -> None:
 
 def test_a_taken_port_is_said() -> None:
     with app.listening("127.0.0.1", 0) as bound:
-        bound.listen()
         with pytest.raises(InputError, match="--bind"):
             app.listening("127.0.0.1", bound.getsockname()[1])
+
+
+def test_the_command_serves_until_it_is_stopped(finished: Path) -> None:
+    program = [sys.executable, "-c", "from patevolve.shared.cli import main; main()"]
+    words = ["server", "dashboard", str(finished), "--bind", "127.0.0.1:0", "--format", "json"]
+    with subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = json.loads("".join(process.stdout.readline() for _ in range(4)))
+            with urllib.request.urlopen(said["url"] + "snapshot.json", timeout=60) as reply:  # noqa: S310 - ours
+                assert json.load(reply)["state"] == "finished"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
