@@ -47,7 +47,8 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
     parts = parts_of(agreed.plan, finished.asks, outcome, finished.released, finished.score, context=context)
     made = report(
         agreed,
-        [ask.event for ask in charged(finished.asks, outcome)],
+        [ask.event for ask in charged(finished.asks, outcome) if ask.scope == "shared"],
+        local=[ask.event for ask in charged(finished.asks, outcome) if ask.scope == "local"],
         mode=context.mode,
         sites=[site_summary(site, finished) for site in sites.values()],
         utility=context.utility,

@@ -48,7 +48,8 @@ def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[s
     context = dataclasses.replace(context, unsafe=[*context.unsafe, *marks])
     made = report(
         agreed,
-        [ask.event for ask in charged(finished.asks, finished.outcome)],
+        [ask.event for ask in charged(finished.asks, finished.outcome) if ask.scope == "shared"],
+        local=[ask.event for ask in charged(finished.asks, finished.outcome) if ask.scope == "local"],
         mode="deployed",
         sites=site_summaries(agreed, finished),
         utility=(),

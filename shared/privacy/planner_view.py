@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from patevolve.shared.messages import KINDS
-from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.plan import Agreed, Islands, Plan
 from patevolve.shared.privacy import accountant, advice, odds, split, tight
 from patevolve.shared.privacy.advice import Effect
 from patevolve.shared.privacy.calibrate import rho_for
@@ -46,21 +46,43 @@ def describe(agreed: Agreed) -> dict[str, Any]:
             "pooling": _pooling(plan, parts),
             "splits": [dataclasses.asdict(row) for row in splits],
             "advice": _advice(plan, effects, choice, splits),
+            **({} if plan.islands is None else {"islands": _islands(plan, plan.islands)}),
         }
     )
     return found
 
 
+def _islands(plan: Plan, islands: Islands) -> dict[str, Any]:
+    """Return what islands ask, as figures and in words: an institution decides by the words."""
+    part = next((part for part in spend(plan) if part.kind == "islands"), None)
+    sent, evolved = islands.migrants * len(plan.data.classes), f"{islands.generations} generation(s)"
+    what = (
+        f"Islands: {islands.times}×, each site evolves {islands.candidates} synthetic candidates for {evolved} on its "
+        f"own device and sends {sent} of them home."
+    )
+    if part is None:
+        paid = "They follow what was released before; no record of the site is read, so they cost nothing."
+    else:
+        paid = (
+            f"Which ones is decided by votes of the site's own {plan.privacy.unit}s with the whole noise of "
+            f"{_short(part.noise_multiplier)} {plan.privacy.unit}s, whatever the trust model: ε = "
+            f"{composed((part,), plan.privacy.delta).epsilon:.3g} alone, charged in the site's own ledger and within "
+            f"the plan's ε."
+        )
+    return {**dataclasses.asdict(islands), "charged": part is not None, "words": f"{what} {paid}"}
+
+
 def _part(plan: Plan, parts: tuple[Part, ...], part: Part, effect: Effect) -> dict[str, Any]:
     alone = composed((part,), plan.privacy.delta)
     whole = part.noise_multiplier * (math.sqrt(2 * plan.questions.labels.candidates) if part.kind == "labels" else 1.0)
+    summed = part.kind != "islands"  # each site's votes on its own island stand by themselves
     return {
         **dataclasses.asdict(part),
         "noise": {
-            "one_site": whole / math.sqrt(honest(plan)) if plan.privacy.trust == "secure-sum" else whole,
-            "sum": whole * pooled(plan),
-            "sum_if_each_site": whole * pooled(plan, trust="each-site"),
-            "sum_if_secure_sum": whole * pooled(plan, trust="secure-sum"),
+            "one_site": whole / math.sqrt(honest(plan)) if summed and plan.privacy.trust == "secure-sum" else whole,
+            "sum": whole * pooled(plan) if summed else whole,
+            "sum_if_each_site": whole * pooled(plan, trust="each-site") if summed else whole,
+            "sum_if_secure_sum": whole * pooled(plan, trust="secure-sum") if summed else whole,
         },
         "epsilon_alone": alone.epsilon,
         "order_alone": alone.order,
@@ -196,6 +218,7 @@ def describe_text(agreed: Agreed) -> str:
         *_compared(found),
         "",
         *_wrapped(f"Labels: {found['labels']['reason']}."),
+        *(_wrapped(found["islands"]["words"]) if "islands" in found else []),
         *(line for words in found["advice"] for line in _wrapped(f"• {words}", "  ")),
     ]
     return "\n".join(lines)
@@ -229,9 +252,10 @@ def _legend(found: dict[str, Any]) -> str:
     noise = found["parts"][0]["noise"]
     secure = found["trust"] == "secure-sum"
     other, value = ("each-site", "sum_if_each_site") if secure else ("secure-sum", "sum_if_secure_sum")
+    alone = "; islands: at each site" if any(part["kind"] == "islands" for part in found["parts"]) else ""
     return (
-        f"noise: standard deviation in the sum over the sites, in whole {found['unit']}s (labels: votes); with trust = "
-        f"{other} {noise[value] / noise['sum']:.2g} times that. more: questions that still fit, by RDP."
+        f"noise: standard deviation in the sum over the sites, in whole {found['unit']}s (labels: votes{alone}); with "
+        f"trust = {other} {noise[value] / noise['sum']:.2g} times that. more: questions that still fit, by RDP."
     )
 
 

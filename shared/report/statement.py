@@ -16,6 +16,10 @@ TRUST = {
     "simulation, its process alone sees the sum). The guarantee needs the sum to be formed over at least "
     "{reporters} sites of which at most {colluders} reveal their shares.",
 }
+ISLANDS = (
+    " What a site's island sends home is chosen by the site's own votes with the whole noise: no sum is trusted there, "
+    "and its loss is counted beside that of the sums."
+)
 MODES = {
     "simulated": "This run was simulated in one process, where the sum is formed in the clear; a deployment masks it.",
     "local": "This run was made by one institution alone; there was no other party.",
@@ -31,9 +35,12 @@ def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method:
     privacy, q = plan.privacy, plan.questions
     asked = [name for name, part in (("class counts", q.counts), ("class prototypes", q.prototypes)) if part.share]
     asked += [f"{q.neighbours.times} round(s) of votes on candidates"] if q.neighbours.share else []
+    islands = plan.islands.times if plan.islands and plan.islands.share else 0  # others read no record
+    asked += [f"{islands} round(s) of each site's votes on its own island"] if islands else []
     asked += ["teacher labels"] if q.labels.share and label_method == "pate" else []
     asked += ["whether a student is right on held-out units"] if q.score.share else []
     trust = TRUST[privacy.trust].format(reporters=plan.sites.count - privacy.dropouts, colluders=privacy.colluders)
+    trust += ISLANDS if islands else ""
     return [
         (
             "Privacy unit",

@@ -65,9 +65,12 @@ class Utility:
         }
 
 
-def privacy_part(agreed: Agreed, events: Sequence[Event]) -> dict[str, Any]:
-    """Return ε, the RDP curve, its conversion, the tight figure, the parts and the viewers of a run's events."""
-    plan = agreed.plan
+def privacy_part(agreed: Agreed, shared: Sequence[Event], local: Sequence[Event] = ()) -> dict[str, Any]:
+    """Return ε, the RDP curve, its conversion, the tight figure, the parts and the viewers of a run's events.
+
+    local: what each site's own island cost its units, beside what was asked of all sites together
+    """
+    plan, events = agreed.plan, (*shared, *local)
     curve = accountant.compose(events)
     spent = accountant.epsilon(curve, plan.privacy.delta)
     figure = tight.figure(events, plan.privacy.delta) if events else None
@@ -88,7 +91,7 @@ def privacy_part(agreed: Agreed, events: Sequence[Event]) -> dict[str, Any]:
         "unit": plan.privacy.unit,
         "neighbouring": f"add or remove one {plan.privacy.unit} at one site",
         "parts": _parts(agreed),
-        "viewers": _viewers(agreed, events),
+        "viewers": _viewers(agreed, shared, local),
     }
 
 
@@ -117,13 +120,15 @@ def _twice(plan: Plan, seen: Exposure) -> Any:
     return viewers.patient_curve(seen, sites=2)
 
 
-def _viewers(agreed: Agreed, events: Sequence[Event]) -> list[dict[str, Any]]:
+def _viewers(agreed: Agreed, shared: Sequence[Event], local: Sequence[Event]) -> list[dict[str, Any]]:
     plan = agreed.plan
     delta, colluders = plan.privacy.delta, plan.privacy.colluders
-    if not events:
+    if not (shared or local):
         return []
-    seen = Exposure(shared=tuple(events), local={})
-    public = Exposure(shared=tuple(viewers.public_view(event, colluders=colluders) for event in events), local={})
+    # Every site's island costs the same, and nobody is known to more than two sites here.
+    islands = dict.fromkeys(("one site", "another")[: plan.sites.count], tuple(local)) if local else {}
+    seen = Exposure(shared=tuple(shared), local=islands)
+    public = Exposure(shared=tuple(viewers.public_view(event, colluders=colluders) for event in shared), local=islands)
     whole = viewers.institution_curve(seen, units=plan.sites.expected_units)
 
     def row(viewer: str, level: str, curve: Any, words: str) -> dict[str, Any]:
@@ -155,13 +160,17 @@ def report(
     agreed: Agreed,
     events: Sequence[Event],
     *,
+    local: Sequence[Event] = (),
     mode: str,
     sites: Sequence[SiteSummary],
     utility: Sequence[Utility],
     seeds: Sequence[int],
     parts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the whole report; ``parts`` holds what the run itself describes (labels, generations, gate, ...)."""
+    """Return the whole report; ``parts`` holds what the run itself describes (labels, generations, gate, ...).
+
+    events, local:  what was asked of all sites together, and what each site's own island cost its units
+    """
     return {
         "format": 1,
         "patevolve": importlib.metadata.version("patevolve"),
@@ -169,7 +178,7 @@ def report(
         "made": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "mode": mode,
         "plan_sha256": agreed.sha256,
-        **privacy_part(agreed, events),
+        **privacy_part(agreed, events, local),
         "sites": [{key: value for key, value in dataclasses.asdict(site).items() if key != "ledger"} for site in sites],
         "ledger": sorted(
             (dict(row) for site in sites for row in site.ledger), key=lambda row: (row["time"], row["site"])
