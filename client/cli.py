@@ -12,11 +12,14 @@ from tqdm import tqdm
 from patevolve.client import deploy_cli
 from patevolve.client import policy as policies
 from patevolve.client.audit_cli import audit_command
+from patevolve.client.device import chosen
+from patevolve.client.device_cli import device_options
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.client.stored_index import embed_data, index_key
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.data.index import Index
+from patevolve.shared.encoder.device import DeviceProfile
 from patevolve.shared.envelopes import MAX_REQUEST
 from patevolve.shared.errors import DataError, InputError, PolicyError
 from patevolve.shared.files import write_new
@@ -79,15 +82,26 @@ def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, 
 )
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
 @click.option("--index", type=PATH, default=None, help="Embed data too large for memory into this folder, once.")
+@device_options
 @FORMAT
-def local(plan: Path, data: Path, home: Path, out: Path | None, index: Path | None, form: str) -> None:  # noqa: PLR0917 - click passes by name
+def local(  # noqa: PLR0917 - click passes by name
+    plan: Path,
+    data: Path,
+    home: Path,
+    out: Path | None,
+    index: Path | None,
+    profile: str | None,
+    form: str,
+    *,
+    require_gpu: bool,
+) -> None:
     """Run a plan at one institution, offline: no network, no coordinator."""
-    agreed = read_plan(plan)
+    agreed, device = read_plan(plan), chosen(home, profile, require_gpu=require_gpu)
     if index is not None:
         policy = policies.read_policy(home / policies.FILE)
         policies.check_plan(policy, agreed)
-        source = _embedded(data, agreed, index, index_key(home, policy), form)
-        _run(plan, {policy.site: source}, {policy.site: home}, out, form, mode="local")
+        source = _embedded(data, agreed, index, index_key(home, policy), form, device=device)
+        _run(plan, {policy.site: source}, {policy.site: home}, out, form, mode="local", device=device)
         return
     records = load_records(data, agreed.plan)
     if len(records) != 1:
@@ -98,7 +112,7 @@ def local(plan: Path, data: Path, home: Path, out: Path | None, index: Path | No
         raise PolicyError(
             f"{home} holds the policy of site {site!r}; the data is of {named!r}. Name the right folder or file."
         )
-    _run(plan, {site: own}, {site: home}, out, form, mode="local")
+    _run(plan, {site: own}, {site: home}, out, form, mode="local", device=device)
 
 
 @click.command(
@@ -110,17 +124,20 @@ def local(plan: Path, data: Path, home: Path, out: Path | None, index: Path | No
 @click.option("--data", type=PATH, required=True, help="One file with every site's records and a site column.")
 @click.option("--homes", type=PATH, default=Path("sites"), show_default=True, help="A folder of site folders.")
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
+@device_options
 @FORMAT
-def simulated(plan: Path, data: Path, homes: Path, out: Path | None, form: str) -> None:
+def simulated(  # noqa: PLR0917 - click passes by name
+    plan: Path, data: Path, homes: Path, out: Path | None, profile: str | None, form: str, *, require_gpu: bool
+) -> None:
     """Run a plan over several institutions in one process, for research and planning."""
-    agreed = read_plan(plan)
+    agreed, device = read_plan(plan), chosen(homes, profile, require_gpu=require_gpu)
     folders = {}
     for path in sorted(homes.glob(f"*/{policies.FILE}")):
         name = policies.read_policy(path).site
         if name in folders:
             raise PolicyError(f"two folders under {homes} hold a policy of site {name!r}; expected one. Remove one.")
         folders[name] = path.parent
-    _run(plan, load_records(data, agreed.plan), folders, out, form, mode="simulated")
+    _run(plan, load_records(data, agreed.plan), folders, out, form, mode="simulated", device=device)
 
 
 @click.group(context_settings=SETTINGS)
@@ -188,20 +205,31 @@ def approve(  # noqa: PLR0917 - click passes by name
     )
 
 
-def _embedded(data: Path, agreed: Agreed, folder: Path, key: bytes | None, form: str) -> Index:
-    encoder = tools_of(agreed.plan).encoder
+def _embedded(
+    data: Path, agreed: Agreed, folder: Path, key: bytes | None, form: str, *, device: DeviceProfile
+) -> Index:
+    encoder = tools_of(agreed.plan, device).encoder
     with tqdm(desc="embed", unit="chunk", disable=_quiet(form)) as bar:
         return embed_data(data, agreed, encoder, folder, key=key, tick=bar.update)
 
 
-def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, form: str, *, mode: str) -> None:
+def _run(
+    plan: Path,
+    records: Any,
+    homes: dict[str, Path],
+    out: Path | None,
+    form: str,
+    *,
+    mode: str,
+    device: DeviceProfile,
+) -> None:
     from patevolve.client.reporting import write_report  # noqa: PLC0415 - draws pictures: not for every command
     from patevolve.shared.described import Context, seen  # noqa: PLC0415 - the same
 
     agreed, started = read_plan(plan), time.monotonic()
     sites = open_sites(homes, records, agreed)
     folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    tools, generations = tools_of(agreed.plan), []
+    tools, generations = tools_of(agreed.plan, device), []
     total = agreed.plan.evolution.generations + 1
     with tqdm(total=total, desc=agreed.plan.name, unit="generation", disable=_quiet(form)) as bar:
 
@@ -209,7 +237,7 @@ def _run(plan: Path, records: Any, homes: dict[str, Path], out: Path | None, for
             generations.append(seen(generation, agreed.plan, tools, gallery=generation.number in (0, total - 1)))
             bar.update()
 
-        finished = simulate(agreed, sites, folder, watch=watch)
+        finished = simulate(agreed, sites, folder, watch=watch, device=device)
     command = f"patevolve {'local' if mode == 'local' else 'simulate'} {plan} --data ... --out {folder}"
     context = Context(
         mode=mode,

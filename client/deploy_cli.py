@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from patevolve.client import policy as policies
+from patevolve.client.device import chosen, keep_device
+from patevolve.client.device_cli import device_options, examine_device
 from patevolve.client.joined import read_joined
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import PatevolveError, PolicyError
@@ -89,20 +91,25 @@ def peers(roster: Path, home: Path, form: str, *, yes: bool) -> None:
 @click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client start --home site/\n\n{EPILOG}")
 @HOME
 @click.option("--port", type=click.IntRange(1, 65535), default=None, help="Loopback port between the two processes.")
+@device_options
 @UNSAFE
 @click.option("--unsafe-recorded-noise", "recorded", is_flag=True, hidden=True, help="For tests that compare bytes.")
 @FORMAT
-def start(home: Path, port: int | None, form: str, *, unsafe: bool, recorded: bool) -> None:
+def start(
+    home: Path, port: int | None, profile: str | None, form: str, *, require_gpu: bool, unsafe: bool, recorded: bool
+) -> None:
     """Connect to the coordinator and answer what plan and policy permit, until stopped.
 
     Runs two processes: Flower's SuperNode, which alone connects, outbound; and the site's executor, which answers with
-    the installed patevolve and never runs what the coordinator sends. Both are started again when they end.
+    the installed patevolve and never runs what the coordinator sends. Both are started again when they end. A profile
+    that is named here is kept in the site's folder.
     """
     from patevolve.client import joining  # noqa: PLC0415 - this command alone
 
     home = home.absolute()
     joined = read_joined(home)
     policies.read_policy(home / policies.FILE)  # refuse at once: without a policy nothing would be answered
+    _keep_profile(home, profile, require_gpu=require_gpu)
     port = port or joining.free_port()
     with joining.alone(home), ending_on_signals(), Children() as children:
         if unsafe:
@@ -113,6 +120,12 @@ def start(home: Path, port: int | None, form: str, *, unsafe: bool, recorded: bo
             joining.serve(home, joined, children, port=port, tls=not unsafe, recorded=recorded)
         except (KeyboardInterrupt, Stopped):
             click.echo("Stopping.", err=True)
+
+
+def _keep_profile(home: Path, named: str | None, *, require_gpu: bool) -> None:
+    device = chosen(home, named, require_gpu=require_gpu)
+    if named is not None or require_gpu:
+        keep_device(home, device)
 
 
 @click.command(context_settings=SETTINGS, epilog=f"Example: patevolve client status --home site/\n\n{EPILOG}")
@@ -155,14 +168,25 @@ def _spent(home: Path, policy: policies.SitePolicy) -> dict[str, Any]:
 
 @click.command(context_settings=SETTINGS, epilog="Example: patevolve client doctor --home site/ --format json")
 @HOME
+@device_options
+@click.option("--network", type=PATH, default=None, help="With --profile: an ONNX file instead of the joined plan's.")
 @UNSAFE
 @FORMAT
-def doctor(home: Path, form: str, *, unsafe: bool) -> None:
+def doctor(
+    home: Path, profile: str | None, network: Path | None, form: str, *, require_gpu: bool, unsafe: bool
+) -> None:
     """Look for what stands between this site and its coordinator, and say how to mend it.
+
+    With --profile, --network or --require-gpu it measures this machine instead: images per second, memory and the
+    provider that really runs, and proposes a profile.
 
     Exit codes: 0 all is well; 20 to 38 name the first cause found (docs/deploy.md has the table).
     """
     from patevolve.client.doctor import examine_home  # noqa: PLC0415 - this command alone
+
+    if profile is not None or network is not None or require_gpu:
+        examine_device(home.absolute(), profile, network, form, require_gpu=require_gpu)
+        return
 
     findings = examine_home(home.absolute(), tls=not unsafe)
     said = [
@@ -191,12 +215,14 @@ def doctor(home: Path, form: str, *, unsafe: bool) -> None:
 @click.argument("question", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The answer file, to be carried back.")
 @HOME
+@device_options
 @FORMAT
-def answer(question: Path, out: Path, home: Path, form: str) -> None:
+def answer(question: Path, out: Path, home: Path, profile: str | None, form: str, *, require_gpu: bool) -> None:
     """Answer a question that came as a file: the same policy, guard and ledger as over the network, no connection."""
     from patevolve.client.airgap import answer_file, codes_of  # noqa: PLC0415 - loads what answers a question
 
     home = home.absolute()
+    _keep_profile(home, profile, require_gpu=require_gpu)
     found = answer_file(home, read_joined(home), question, out)
     codes = codes_of(found)
     refused = [code for code in codes if code]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patevolve.client.approved import approved_plan
+from patevolve.client.device import device_of
 from patevolve.client.doctor_network import Ill, clock, connected, proxy_for, resolved, secured, through
 from patevolve.client.executor import check_flower
 from patevolve.client.home import SiteHome, open_home
@@ -207,7 +208,7 @@ def _budget(home: SiteHome, joined: Joined) -> str:
     from patevolve.shared.tools import tools_of  # noqa: PLC0415 - the same
 
     agreed = approved_plan(home, joined.plan)
-    asks = schedule(agreed.plan, tools_of(agreed.plan).encoder.embedding_size)
+    asks = schedule(agreed.plan, tools_of(agreed.plan, device_of(home.path)).encoder.embedding_size)
     try:
         with home.open_ledger() as ledger:
             runs = [charge.key.run for charge in ledger.charges() if charge.key.plan_sha256 == joined.plan]

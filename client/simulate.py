@@ -24,6 +24,7 @@ from patevolve.shared.data.load import Layout, load_images, load_table
 from patevolve.shared.data.names import is_there
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.target import target_of
+from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
 from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import BudgetError, DataError, PolicyError
 from patevolve.shared.finish import Released, Score, conclude
@@ -107,9 +108,10 @@ def simulate(
     watch: Callable[[Generation], None] = lambda _: None,
     noise: NoiseFor = system_noise,
     run: str | None = None,
+    device: DeviceProfile = DEFAULT,
 ) -> Finished:
     """Run the plan over these sites into a run folder, new or resumed, and return what came out."""
-    tools = tools_of(agreed.plan)
+    tools = tools_of(agreed.plan, device)
     asks = schedule(agreed.plan, tools.encoder.embedding_size)
     indexes = {name: index_of(site.home, site.records, agreed.plan, tools) for name, site in sites.items()}
     check_run(path, agreed)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from patevolve.client.approved import approved_plan
+from patevolve.client.device import device_of
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, Rendered, render_once
@@ -104,7 +105,7 @@ class Station:
         policy, prepared = self._prepared.get(plan_sha256, (None, None))
         if prepared is not None and policy == home.policy:
             return prepared
-        tools = tools_of(agreed.plan)
+        tools = tools_of(agreed.plan, device_of(self.home))
         prepared = Prepared(
             agreed=agreed,
             asks=schedule(agreed.plan, tools.encoder.embedding_size),

@@ -42,6 +42,7 @@ AT_TOP = {
     "client/cli.py": {"click", "tqdm"},
     "client/deploy_cli.py": {"click"},
     "client/audit_cli.py": {"click"},
+    "client/device_cli.py": {"click"},
     "client/inspect_cli.py": {"click", "tqdm"},
     "client/joining.py": {"cryptography"},
     "server/app.py": {"flwr"},

@@ -6,7 +6,8 @@ so that threads and batch change how fast the answer comes and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,10 @@ class DeviceProfile:
         if not self.providers or len(set(self.providers)) != len(self.providers):
             raise InputError(f"providers = {list(self.providers)} found; expected one or more, none twice.")
 
+    def wanted(self) -> list[str]:
+        """Return onnxruntime's names of the providers, best first, the CPU last."""
+        return list(dict.fromkeys(PROVIDERS[each] for each in (*self.providers, "cpu")))
+
 
 DEFAULT = DeviceProfile()
 
@@ -61,3 +66,10 @@ def read_profile(named: str | Path) -> DeviceProfile:
     elif not path.exists():
         raise InputError(f"no device profile {str(named)!r} found; expected a TOML file or {', '.join(shipped)}.")
     return tomlfile.parse(tomlfile.read_text(path, InputError), DeviceProfile, path.name, InputError)
+
+
+def profile_text(profile: DeviceProfile) -> str:
+    """Return the TOML text of a profile."""
+    given = {each.name: getattr(profile, each.name) for each in fields(profile)}
+    # JSON's strings, numbers, truths and lists of strings are TOML's as well
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -136,31 +137,46 @@ def open_network(path: Path, device: DeviceProfile) -> Network:
     check_runs(path)
     session = _session(data, path.name, device)
     provider = session.get_providers()[0]
-    asked = PROVIDERS[device.providers[0]]
-    if provider == PROVIDERS["cpu"] and device.require_gpu:
-        raise InputError(
-            f"the profile {device.name!r} requires a GPU; onnxruntime offers {', '.join(session.get_providers())}. "
-            f"Install onnxruntime-gpu and its driver, or do without --require-gpu."
-        )
-    if provider != asked:
-        log.warning("The encoder runs on %s: %s is not to be had on this machine.", provider, asked)
+    check_gpu(device, session.get_providers())
+    if provider != device.wanted()[0]:
+        log.warning("The encoder runs on %s: %s is not to be had here.", provider, device.wanted()[0])
     network = Network(session=session, device=device, provider=provider, shape=_shape(session, path.name))
     return replace(network, features=_features(network, path.name))
 
 
-def _session(data: bytes, name: str, device: DeviceProfile) -> Any:
+def check_gpu(device: DeviceProfile, providers: Sequence[str]) -> None:
+    """Raise InputError if the profile requires a GPU and none is first among these providers of its choice."""
+    gpus = {PROVIDERS[each] for each in device.providers if each != "cpu"}
+    if device.require_gpu and (not providers or providers[0] not in gpus):
+        raise InputError(
+            f"the profile {device.name!r} requires a GPU ({', '.join(sorted(gpus)) or 'and names none'}); onnxruntime "
+            f"offers {', '.join(providers) or 'nothing'}. Install onnxruntime-gpu and its driver, name the GPU in the "
+            f"profile, or do without require_gpu."
+        )
+
+
+def providers_here() -> list[str]:
+    """Return the providers of the installed onnxruntime, best first. Raises InputError without it."""
+    return list(_library().get_available_providers())
+
+
+def _library() -> Any:
     try:
         import onnxruntime  # noqa: PLC0415 - an extra, for sites whose plan names a network
     except ImportError as reason:
         raise InputError("an ONNX encoder needs onnxruntime; install it: pip install 'patevolve[onnx]'") from reason
+    return onnxruntime
+
+
+def _session(data: bytes, name: str, device: DeviceProfile) -> Any:
+    onnxruntime = _library()
     options = onnxruntime.SessionOptions()
     # One thread for one image: how a product is cut among threads is then no part of what a record's features are.
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # label: one-thread-per-image
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
     there = set(onnxruntime.get_available_providers())
-    wanted = [PROVIDERS[each] for each in (*device.providers, "cpu")]
-    chosen = [(each, _settings(each, device)) for each in dict.fromkeys(wanted) if each in there]
+    chosen = [(each, _settings(each, device)) for each in device.wanted() if each in there]
     try:
         return onnxruntime.InferenceSession(data, options, providers=chosen)
     except Exception as reason:
