@@ -28,11 +28,12 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.errors import DataError, ReleaseError
 from patevolve.shared.finish import STUDENT
 from patevolve.shared.inquiry import Estimate, Inquiry
-from patevolve.shared.messages import Question, decode_answer, digest, encode_question
+from patevolve.shared.messages import Kind, Question, decode_answer, digest, encode_question
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.planner import asking
 from patevolve.shared.randomness import stream
 from patevolve.shared.runfolder import RunFolder, known_run, open_run
 from patevolve.shared.schedule import Ask, find, schedule
@@ -218,11 +219,13 @@ def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
 def small_plan(agreed: Agreed) -> Agreed:
     """Return the plan with its questions and noise, shrunk to a fraction of a second: fewer sites, candidates, samples.
 
-    Teacher labels and scores are left out: their answers are covered by ``answer_path``. Islands are too: no sum over
-    the sites is made of what they answer.
+    Teacher labels, copies and scores are left out: their answers are covered by ``answer_path``. Islands are too: no
+    sum over the sites is made of what they answer.
     """
     plan = agreed.plan
-    times = plan.questions.neighbours.times if plan.questions.neighbours.share > 0 else 0
+    repeated: tuple[Kind, ...] = ("neighbours", "choices", "confidence")
+    asked = [kind for kind in repeated if asking(plan, kind).share > 0]
+    times = max((asking(plan, kind).times for kind in asked), default=0)
     changes: dict[str, Any] = {
         "sites.count": max(2, plan.privacy.dropouts + plan.privacy.colluders + 1),
         "evolution.generations": max(1, times),
@@ -231,11 +234,11 @@ def small_plan(agreed: Agreed) -> Agreed:
         "data.hold_out": None,
         "questions.score": None,
         "questions.labels": None,
+        "questions.copies": None,
         "release.labels": None,
         "islands": None,
     }
-    if times:
-        changes["questions.neighbours.candidates"] = 20 * len(plan.data.classes)
+    changes |= {f"questions.{kind}.candidates": 20 * len(plan.data.classes) for kind in asked}
     return vary(agreed, changes)
 
 
@@ -293,7 +296,9 @@ def two_world_runs(
             questions = questions_of(path, small, tools, asks)
             kept = RunFolder(path=path)
             replies = {name: kept.load_reply(name, digest(data)) for name, data in questions.items()}
-        seen = [(questions[name], reply.tally) for name, reply in replies.items() if reply is not None]
+        # A choice is no sum with noise in it: its law is tested where it is drawn.
+        given = [(questions[name], reply.tally) for name, reply in replies.items() if reply is not None]
+        seen = [(data, tally) for data, tally in given if tally.std > 0.0]
         probe = Probe(
             base=tuple(without(data) for data, _ in seen),
             canary=tuple(own(data) for data, _ in seen),

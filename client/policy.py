@@ -24,7 +24,10 @@ RELEASES: Mapping[Kind, str] = {  # each with noise in it
     "counts": "how many units each class has",
     "prototypes": "sums of the records' public features, per class",
     "neighbours": "how many units each candidate is nearest to",
+    "choices": "which candidate of each class is chosen here by how its class's records lie",
+    "confidence": "how sure the site's classifiers are of each candidate",
     "labels": "how many of the site's PATE teachers give each candidate each class",
+    "copies": "how many units have a record very close to each chosen sample",
     "score": "how many held-out units the released student gets right",
     "islands": "synthetic candidates bred here, picked by how many units each is nearest to",
 }

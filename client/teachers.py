@@ -52,7 +52,7 @@ def confide(
 
 def _sure(model: Any, features: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
     if isinstance(model, int):
-        return (classes == model).astype(np.float64)
+        return np.asarray(classes == model, np.float64)
     found = np.zeros(len(features))
     for position, cls in enumerate(model.classes_):
         own = classes == cls

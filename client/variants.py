@@ -35,3 +35,54 @@ ALONE: Mapping[str, Any] = {
     "privacy.dropouts": 0,
     "privacy.colluders": 0,
 }
+
+
+def selections(classes: int) -> dict[str, Mapping[str, Any]]:
+    """Return the changes that give a plan each of the selections, by name, within the same ε (docs/evolution.md).
+
+    Those that ask in every generation have 5 generations and 100 candidates a class; "pcevolve-prototype" keeps the
+    plan's shares for counts and prototypes, and gives the latter what the votes had.
+    """
+    alone: dict[str, Any] = {
+        "evolution.generations": 5,
+        "evolution.mutation": [0.4, 0.3, 0.2, 0.1],
+        "questions.counts": None,
+        "questions.prototypes": None,
+        "questions.neighbours": None,
+        "questions.labels": None,
+    }
+    asked = {"share": 1.0, "times": 5, "candidates": 100 * classes}
+    return {
+        "histogram": {
+            **alone,
+            **{f"questions.neighbours.{key}": value for key, value in asked.items()},
+            "questions.neighbours.nearest": 1,
+            "evolution.selection": "histogram",
+            "evolution.population": 100 * classes,
+            "evolution.threshold": 1.0,
+        },
+        "pcevolve": {
+            **alone,
+            **{f"questions.choices.{key}": value for key, value in asked.items()},
+            "evolution.selection": "pcevolve",
+            "evolution.population": 100 * classes,
+        },
+        "classifier-laplace": {
+            **alone,
+            **{f"questions.confidence.{key}": value for key, value in asked.items()},
+            "questions.confidence.teachers": 1,
+            "evolution.selection": "classifier-laplace",
+            "evolution.population": 50 * classes,
+            "evolution.diversity": 0.3,
+        },
+        "pcevolve-prototype": {
+            "questions.counts.share": 0.05,
+            "questions.prototypes.share": 0.95,
+            "questions.neighbours": None,
+            "questions.labels": None,
+            "evolution.selection": "pcevolve-prototype",
+            "evolution.generations": 10,
+            "evolution.population": 100 * classes,
+            "evolution.diversity": 0.3,
+        },
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import math
@@ -26,6 +27,7 @@ from patevolve.shared.release.gate import CheckResult
 from patevolve.shared.release.package import write_release
 from patevolve.shared.release.proof import PROOF, Claim, Signer, write_proof
 from patevolve.shared.release.samples import Samples
+from patevolve.shared.release.sharpness import Discriminator, train
 from patevolve.shared.report.statement import statement
 from patevolve.shared.rounds import Outcome
 from patevolve.shared.runfolder import RunFolder
@@ -36,6 +38,7 @@ from patevolve.shared.tools import Tools
 
 RELEASE = "release"
 STUDENT = "student"
+SHARP = 100  # public draws per class that the discriminator of blurred images is trained and tried on
 REFERENCE = 500  # public draws per class that the spread of the release is compared with
 
 
@@ -100,11 +103,13 @@ def release(  # noqa: PLR0917 - as the loop has them
         features=features,
         reference_spread=_reference(plan, tools),
         reference_duplicates=_natural_duplicates(plan, tools),
+        sharpness=_discriminator(plan, tools),
+        near_duplicates=gate.screened(**dataclasses.asdict(outcome.screening)) if outcome.screening else None,
     )
     gate.require(results)
     spent = spent_by(asks, outcome, plan.privacy.delta)
     bias = sampler_delta(charged(asks, outcome), spent.epsilon)
-    words = statement(plan, spent, bias, label_method=outcome.labelling.method)
+    words = statement(plan, spent, bias, label_method=outcome.labelling.method, unasked=gate.not_asked(results))
     write_release(
         folder.path / RELEASE,
         samples,
@@ -173,6 +178,17 @@ def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
         features = tools.encoder.encode(tools.generator.render(genomes, labels))
         spreads.append(gate.spread(features, np.zeros(REFERENCE, np.int64), 1)[0])
     return np.array(spreads)
+
+
+def _discriminator(plan: Plan, tools: Tools) -> Discriminator | None:
+    """Return a discriminator of blurred images trained on the generator's own, or None if the plan asks for none."""
+    if plan.data.kind != "image" or not plan.release.blurred:
+        return None
+    images = []
+    for cls in range(len(plan.data.classes)):
+        genomes = tools.generator.draw(stream(plan.seed, "sharp", cls), cls, SHARP)
+        images.append(tools.generator.render(genomes, np.full(SHARP, cls)))
+    return train(np.concatenate(images))
 
 
 def _natural_duplicates(plan: Plan, tools: Tools) -> float:

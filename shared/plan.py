@@ -193,14 +193,16 @@ GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first bein
     "image": ("simulator", "pool"),
 }
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
+MAY_HAVE_FILES = frozenset({"simulator"})  # kinds that work without one too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
     """The public generator: what a genome is and how it is rendered.
 
-    asset:      SHA-256 of the public file that a kind of FROM_FILES draws from
-    variation:  "pool": how far its images are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28)
+    asset:      SHA-256 of the public file that a kind of FROM_FILES draws from; "simulator": of more font faces, if any
+    variation:  "pool": how far its images are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28);
+                "simulator": how far single strokes bend and thicken, 0 (not by themselves) to 1
     """
 
     kind: Literal["tabular", "simulator", "pool"]
@@ -212,7 +214,7 @@ class Generator:
         _check_asset("generator", self.kind, self.asset)
         if not 0.0 <= checks.finite(variation=self.variation) <= 1.0:
             raise PlanError(f"generator.variation = {self.variation} found; expected 0 to 1.")
-        if self.variation and self.kind != "pool":
+        if self.variation and self.kind not in ("pool", "simulator"):
             raise PlanError(f"generator.variation found; kind {self.kind!r} has no use for it. Remove it.")
 
 
@@ -245,7 +247,9 @@ def _check_asset(section: str, kind: str, asset: str) -> None:
         raise PlanError(
             f"{section}.asset = {asset!r} found; kind {kind!r} expects the SHA-256 of its public file in 64 hex digits."
         )
-    if asset and not needed:
+    if asset and not _HASH.fullmatch(asset):
+        raise PlanError(f"{section}.asset = {asset!r} found; expected the 64 hex digits of a file's SHA-256.")
+    if asset and not needed and kind not in MAY_HAVE_FILES:
         raise PlanError(f"{section}.asset found; kind {kind!r} has no use for a file. Remove it.")
 
 
@@ -360,14 +364,18 @@ class Release:
 
     labels:  "votes": the class for which a candidate was voted; "pate": noisy teacher votes;
              "auto": the planner chooses and says why
+    blurred: largest share of images that may look blurred, beyond what the generator's own do; 0 = nobody looks
     """
 
     samples: int
     labels: Literal["auto", "votes", "pate"] = "auto"
+    blurred: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse numbers outside their domains."""
         checks.integer(samples=self.samples, at_least=2, at_most=MAX_CANDIDATES)
+        if not 0.0 <= checks.finite(blurred=self.blurred) <= 1.0:
+            raise PlanError(f"release.blurred = {self.blurred} found; expected a share from 0 to 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from patevolve.shared.noise.mechanism import Mechanism
 from patevolve.shared.plan import Plan
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import Event
+from patevolve.shared.privacy.filters import FixedOrderFilter
 from patevolve.shared.privacy.ledger_rows import Scope
 from patevolve.shared.privacy.planner import asking, spend
 from patevolve.shared.votes import ballots
@@ -93,12 +94,16 @@ def _fits(plan: Plan, asks: tuple[Ask, ...]) -> bool:
 def _narrowed(plan: Plan, embedding_size: int, widen: float) -> tuple[Ask, ...]:
     """Return the questions with the noise of pure-DP mechanisms as small as the whole budget allows.
 
-    Their curves bend below the line ρα by which the shares are counted, so that they would leave part of ε unspent.
+    Their curves bend below the line ρα by which the shares are counted, so that they would leave part of ε unspent. A
+    site's ledger admits charges at one fixed order, so they must fit there.
     """
+    ledger = FixedOrderFilter(epsilon=plan.privacy.epsilon, delta=plan.privacy.delta)
     low, high = _LEAST_NARROW, 1.0
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if _fits(plan, _asks(plan, embedding_size, widen, middle)) else (middle, high)
+        asks = _asks(plan, embedding_size, widen, middle)
+        fits = math.fsum(ledger.cost(ask.event) for ask in asks) <= ledger.budget / _WIDEN
+        low, high = (low, middle) if fits else (middle, high)
     return _asks(plan, embedding_size, widen, high)
 
 

@@ -169,15 +169,21 @@ def _contrasted(plan: Plan, tools: Tools, learnt: Learnt, population: Population
             more = tools.generator.draw(rng, cls, FRESH * count)
         else:
             more = breed(rng, tools.generator, parents, cls, count, settings=settings, strength=strength)
-        candidates = np.concatenate([parents, more])
+        candidates = _distinct(np.concatenate([parents, more]), len(parents))
         features = features_of(tools, candidates, cls)
         scores = contrast.scores(_apart(tools, learnt, features), np.full(len(candidates), cls), settings.tau)
-        few = _collapsed(plan, tools, features[: len(parents)], cls)
+        few = _collapsed(plan, tools, features_of(tools, parents, cls), cls)
         weight = settings.diversity_collapsed if few else settings.diversity
         chosen = diverse(scores, features, len(parents), weight=weight, elites=settings.elites)
         genomes = _restarted(plan, tools, candidates[chosen], (number, cls)) if few else candidates[chosen]
         parts.append(Population(genomes=genomes, classes=np.full(len(genomes), cls)))
     return join(parts)
+
+
+def _distinct(genomes: Genomes, least: int) -> Genomes:
+    """Return the genomes without repetitions, in order, if that leaves ``least`` of them: copies all score alike."""
+    first = np.sort(np.unique(genomes, axis=0, return_index=True)[1])
+    return genomes[first] if len(first) >= least else genomes
 
 
 def _collapsed(plan: Plan, tools: Tools, features: NDArray[np.float64], cls: int) -> bool:

@@ -2,7 +2,8 @@
 
 Each check here reads the synthetic samples, the plan and public features alone. That is post-processing of what was
 already released under the budget, so the gate costs nothing. Whether a sample lies close to a private record is a
-question to the sites with a charge of its own; until it is asked, the gate says "not asked" and claims nothing.
+question to the sites with a charge of its own (``copies``); unless it was asked, the gate says "not asked" and claims
+nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from patevolve.shared import checks
 from patevolve.shared.errors import ParameterError, ReleaseError
 from patevolve.shared.plan import Plan
 from patevolve.shared.release.samples import Samples
+from patevolve.shared.release.sharpness import Discriminator
 from patevolve.shared.release.values import schema_problems
 
 SPREAD_SAMPLES = 2000  # samples per class, evenly spaced, whose pairwise distances are averaged
@@ -71,6 +73,8 @@ def run_gate(
     spread_fraction: float = 0.1,
     reference_duplicates: float = 0.0,
     max_duplicates: float = 0.5,
+    sharpness: Discriminator | None = None,
+    near_duplicates: CheckResult | None = None,
 ) -> tuple[CheckResult, ...]:
     """Return the outcome of every check, passed or not.
 
@@ -79,6 +83,8 @@ def run_gate(
     spread_fraction:       a class whose spread is below this fraction of the reference has collapsed
     reference_duplicates:  share of exact duplicates that the public generator alone gives (a coarse schema has many)
     max_duplicates:        share of exact duplicates allowed among the samples beyond those
+    sharpness:             tells blurred images, trained in public; None leaves the check unasked
+    near_duplicates:       what became of the charged question, from ``screened``; None if it was not asked
 
     Raises ParameterError for a reference or limit outside its domain.
     """
@@ -92,13 +98,54 @@ def run_gate(
         _features(samples, features),
         _collapse(samples, plan, features, floors),
         _duplicates(samples, limit),
-        CheckResult(
-            name="near-duplicates",
+        *([_sharpness(samples, plan, sharpness)] if plan.data.kind == "image" else []),
+        near_duplicates or UNSCREENED,
+    )
+
+
+NEAR = "near-duplicates"
+UNSCREENED = CheckResult(
+    name=NEAR,
+    passed=None,
+    found="not asked",
+    expected="a charged question to the sites",
+    reason="Closeness of a sample to a private record was not measured; only ε and δ bound it.",
+)
+
+
+def screened(*, asked: int, dropped: int, catch: float, lost: float) -> CheckResult:
+    """Return the outcome of the near-duplicate question: it passes unless nothing is left.
+
+    catch, lost: probability that a copy of a record, and a sample close to none, was dropped
+    """
+    return CheckResult(
+        name=NEAR,
+        passed=dropped < asked,
+        found=f"{dropped} of {asked} candidates dropped",
+        expected="those dropped to which more units seemed close than noise explains",
+        reason=f"A copy of one unit's record was dropped with probability {catch:.3g}, and by noise alone so was a "
+        f"sample close to no record with probability {lost:.3g}. A sharper test costs more of ε.",
+    )
+
+
+def _sharpness(samples: Samples, plan: Plan, discriminator: Discriminator | None) -> CheckResult:
+    reason = "Blurred images teach a student the wrong texture, and no other check looks at texture."
+    if discriminator is None or samples.images is None or schema_problems(samples, plan):
+        return CheckResult(
+            name="sharpness",
             passed=None,
             found="not asked",
-            expected="a charged question to the sites",
-            reason="Closeness of a sample to a private record was not measured; only ε and δ bound it.",
-        ),
+            expected="images as sharp as the public generator's",
+            reason=reason,
+        )
+    share, limit = float(np.mean(discriminator.blurred(samples.images))), plan.release.blurred
+    return CheckResult(
+        name="sharpness",
+        passed=share <= discriminator.false_alarm + limit,  # NaN fails
+        found=f"{share:.3g} of the images look blurred; of public ones {discriminator.false_alarm:.3g}, of blurred "
+        f"copies {discriminator.caught:.3g}",
+        expected=f"at most {discriminator.false_alarm + limit:.3g}",
+        reason=reason,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from patevolve.shared.plan import Plan
 from patevolve.shared.privacy.accountant import CONVERSION, Epsilon
 from patevolve.shared.report import words
@@ -27,17 +29,23 @@ MODES = {
 }
 
 
-def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method: str) -> list[tuple[str, str]]:
+def statement(
+    plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method: str, unasked: Sequence[str] = ()
+) -> list[tuple[str, str]]:
     """Return (item, text) pairs for the release, its card and the report.
 
+    unasked: sentences on checks of the release that nobody made
     How the sites were reached is no part of it: one plan gives one release, byte for byte, in every mode.
     """
     privacy, q = plan.privacy, plan.questions
     asked = [name for name, part in (("class counts", q.counts), ("class prototypes", q.prototypes)) if part.share]
     asked += [f"{q.neighbours.times} round(s) of votes on candidates"] if q.neighbours.share else []
+    asked += [f"{q.choices.times} round(s) of one choice per class at each site"] if q.choices.share else []
+    asked += [f"{q.confidence.times} round(s) of classifiers' confidence"] if q.confidence.share else []
     islands = plan.islands.times if plan.islands and plan.islands.share else 0  # others read no record
     asked += [f"{islands} round(s) of each site's votes on its own island"] if islands else []
     asked += ["teacher labels"] if q.labels.share and label_method == "pate" else []
+    asked += ["which samples are close to a record"] if q.copies.share else []
     asked += ["whether a student is right on held-out units"] if q.score.share else []
     trust = TRUST[privacy.trust].format(reporters=plan.sites.count - privacy.dropouts, colluders=privacy.colluders)
     trust += ISLANDS if islands else ""
@@ -59,7 +67,7 @@ def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method:
             ),
         ),
         ("Accounting", f"Rényi differential privacy; converted by {CONVERSION}, best order {spent.order:g}."),
-        ("Mechanism", "Discrete Gaussian noise on integer sums, drawn from the operating system's generator."),
+        ("Mechanism", f"{_mechanisms(plan)}, drawn from the operating system's generator."),
         ("Trust model", trust),
         ("What was charged", f"{'; '.join(asked) or 'nothing was asked'}."),
         (
@@ -71,6 +79,15 @@ def statement(plan: Plan, spent: Epsilon, sampler_delta: float, *, label_method:
             (
                 "Facts that hold for whole groups; what a site or a patient reveals elsewhere; side channels such as "
                 "running time; a patient treated at several sites of the run (the loss adds up over them)."
+                + "".join(f" Not checked: {sentence}" for sentence in unasked)
             ),
         ),
     ]
+
+
+def _mechanisms(plan: Plan) -> str:
+    """Return the mechanisms of the plan's questions in words; a site draws the last two by itself, whole."""
+    found = ["Discrete Gaussian noise on integer sums"]
+    found += ["the exponential mechanism over integer scores"] if plan.questions.choices.share else []
+    found += ["discrete Laplace noise on integer sums"] if plan.questions.confidence.share else []
+    return ", ".join(found)
