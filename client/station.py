@@ -18,6 +18,7 @@ import numpy as np
 
 from patevolve.client.approved import approved_plan
 from patevolve.client.device import device_of
+from patevolve.client.greeting import check_not_older, shown_head, welcome
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, Rendered, render_once
@@ -42,7 +43,7 @@ from patevolve.shared.envelopes import (
     encode_welcome,
     refusal,
 )
-from patevolve.shared.errors import BudgetError, DataError, MessageError, PatevolveError, PolicyError
+from patevolve.shared.errors import BudgetError, DataError, InputError, MessageError, PatevolveError, PolicyError
 from patevolve.shared.messages import decode_answer, decode_migrants, decode_question, digest
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.ledger import Ledger
@@ -89,12 +90,14 @@ class Station:
         site = ""
         try:
             with self._busy:
-                site = read_policy(self.home / FILE).site
+                policy = read_policy(self.home / FILE)
+                site = policy.site
+                _check_length(data, policy)
                 request = decode_request(data, action)
                 return _outgoing(_ACTIONS[action](self, request))
         except PatevolveError as reason:
             log.warning("%s refused %s: %s", site or self.home, action, in_one_line(reason))
-            return refusal(action, site, reason.code)
+            return refusal(action, site, told(reason))
         except Exception:  # an exception's text would reach the coordinator, file names and all
             log.exception("%s failed at %s", site or self.home, action)
             return refusal(action, site, PatevolveError.code)
@@ -129,15 +132,18 @@ class Station:
 def _hello(station: Station, request: Request) -> Response:
     """Say who the site is, after making sure that it could answer all that the plan asks."""
     home = open_home(station.home)
+    shown = shown_head(request, home)
     prepared = station.prepare(home, request.plan)
     with home.open_ledger() as ledger:
+        if shown is not None:
+            check_not_older(ledger, shown)
         if not affords(ledger, home.policy, prepared.agreed, prepared.asks, run=request.run):
             raise BudgetError(
                 f"the cap ε = {home.policy.budget.epsilon:g} does not cover what plan {prepared.agreed.plan.name!r} "
                 f"still asks (ε = {prepared.agreed.plan.privacy.epsilon:g} in all); nothing was answered. Raise the "
                 f"cap in {home.path / FILE}, or stay away."
             )
-    part = encode_welcome(request, home.policy.site, home.identity, unsafe=station.unsafe)
+    part = encode_welcome(request, welcome(home, unsafe=station.unsafe), home.identity)
     return Response(action="hello", site=home.policy.site, codes=(OK,), parts=(part,))
 
 
@@ -174,7 +180,7 @@ def _answered(home: SiteHome, institution: Institution, request: Request) -> Res
             answer, code = institution.handle(question), OK
         except PatevolveError as reason:
             log.warning("%s refused a question: %s", home.policy.site, in_one_line(reason))
-            answer, code = b"", reason.code
+            answer, code = b"", told(reason)
         parts.append(answer)
         codes.append(code)
     return Response(action="ask", site=home.policy.site, codes=tuple(codes), parts=tuple(parts))
@@ -269,6 +275,19 @@ def check_cohort(request: Request, agreed: Agreed, policy: SitePolicy) -> None:
         raise MessageError(f"a cohort of {found} sites found; the plan says {least} to {most}, this one with them.")
     if found < policy.minimum_sites:
         raise PolicyError(f"a cohort of {found} sites found; the policy asks for {policy.minimum_sites}.")
+
+
+def _check_length(data: bytes, policy: SitePolicy) -> None:
+    if len(data) > policy.maximum_message:
+        raise MessageError(
+            f"a request of {len(data)} bytes found; the policy's maximum_message is {policy.maximum_message}. It was "
+            f"not read."
+        )
+
+
+def told(reason: PatevolveError) -> str:
+    """Return the code that the coordinator is told: what is wrong with the data is a veto like any other to it."""
+    return PolicyError.code if isinstance(reason, InputError) else reason.code
 
 
 def in_one_line(reason: Exception) -> str:

@@ -80,7 +80,8 @@ def ask(agreed: Agreed, path: Path, run: Path, sites: Sequence[str], key: Path) 
             f"'each-site', where every answer carries its own whole noise. Agree on such a plan."
         )
     post = FilePost(path=path, sites=sites, identity=load_identity(key))
-    settings = Settings(path=run, known=known_keys(path), hello=TIMING, timing=TIMING, key=key)
+    # A greeting more would be a file more to carry, at every stop.
+    settings = Settings(path=run, known=known_keys(path), hello=TIMING, timing=TIMING, key=key, remind=False)
     try:
         coordinate(agreed, post, settings)
     except PatevolveError as reason:

@@ -10,20 +10,29 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from patevolve.server.needs import Needs, lacking
 from patevolve.server.post import BUSY, Letter, Post, Timing
 from patevolve.shared.contacts import Contacts
-from patevolve.shared.envelopes import OK, Request, Welcome, decode_response, decode_welcome, encode_request
+from patevolve.shared.envelopes import (
+    OK,
+    Request,
+    Welcome,
+    decode_response,
+    decode_welcome,
+    encode_head,
+    encode_request,
+)
 from patevolve.shared.errors import (
     BudgetError,
-    DataError,
     InputError,
     MessageError,
     PatevolveError,
     PolicyError,
     QuorumError,
+    RollbackError,
 )
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
@@ -31,7 +40,7 @@ from patevolve.shared.plan import Agreed
 log = logging.getLogger(__name__)
 FILE = "cohort.json"
 _REASONS: Mapping[str, type[PatevolveError]] = {
-    cls.code: cls for cls in (PolicyError, BudgetError, MessageError, DataError)
+    cls.code: cls for cls in (PolicyError, BudgetError, MessageError, RollbackError)
 }
 
 
@@ -40,19 +49,26 @@ class Directory:
     """Where each site is reached, found by greeting.
 
     known:  the sites' public keys, learnt beforehand or in an earlier part of the run; empty to take whoever comes
+    needs:  what a site has to be able to do
+    heads:  site -> the newest signed head of its ledger that is held here. A site for which there is one is greeted a
+            second time, with it, and looks whether its ledger still has that row
     """
 
     post: Post
     request: Request
     known: Mapping[str, str]
+    needs: Needs
+    heads: Mapping[str, str] = field(default_factory=dict)
     contacts: Contacts = field(default_factory=Contacts)
     nodes: dict[str, int] = field(default_factory=dict)  # site -> node
     keys: dict[str, str] = field(default_factory=dict)  # site -> public key
     unsafe: set[str] = field(default_factory=set)  # sites that answer with recorded noise
     refused: dict[str, str] = field(default_factory=dict)  # site, or node without a name -> code
+    limits: dict[str, int] = field(default_factory=dict)  # site -> bytes of the longest request that it reads
     _asked: dict[int, float] = field(default_factory=dict)  # node -> when to greet again
     _sent: dict[str, int] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
+    _showing: dict[int, str] = field(default_factory=dict)  # node -> the head that it is shown
 
     def greet(self, timing: Timing, *, least: int, enough: int) -> None:
         """Greet nodes until ``enough`` sites have answered, welcome or refusal, or the time is up.
@@ -74,10 +90,10 @@ class Directory:
 
     def step(self, timing: Timing) -> None:
         """Greet the nodes that are new or did not answer, and take in what has come."""
-        now, data = time.monotonic(), encode_request(self.request)
+        now = time.monotonic()
         new = [node for node in self.post.nodes() if node not in self._done and self._asked.get(node, now) <= now]
         if new:
-            letters = [Letter(node=node, action="hello", data=data) for node in new]
+            letters = [Letter(node=node, action="hello", data=self._greeting(node)) for node in new]
             for node, sending in zip(new, self.post.push(letters, timing.deadline), strict=True):
                 self._asked[node] = now + (timing.patience if sending else timing.rest)
                 if sending:
@@ -102,7 +118,7 @@ class Directory:
             self._done.add(node)
             return
         name = response.site or f"node {node}"
-        self.contacts.sent(name, "hello", len(encode_request(self.request)))
+        self.contacts.sent(name, "hello", len(self._greeting(node)))
         self.contacts.received(name, "hello", len(data))
         if response.codes == (BUSY,):  # such as by a greeting that is still being answered
             self._asked[node] = again
@@ -118,13 +134,29 @@ class Directory:
             self.contacts.settled(name, response.codes[0])
             self.refused[response.site or str(node)] = response.codes[0]
 
+    def _greeting(self, node: int) -> bytes:
+        shown = self._showing.get(node)
+        parts = () if shown is None else (encode_head(shown),)
+        return encode_request(replace(self.request, parts=parts))
+
     def _welcome(self, node: int, welcome: Welcome) -> None:
         site, key = welcome.site, welcome.public_key
         if self.known and self.known.get(site) != key:
             raise MessageError(f"site {site!r} with a key that is not the registered one found; it takes no part.")
         if site in self.nodes and self.keys[site] != key:
             raise MessageError(f"two nodes with the name {site!r} and different keys found; the second is refused.")
-        self.nodes[site], self.keys[site] = node, key
+        code, words = lacking(self.needs, welcome.capabilities)
+        if code:
+            log.warning("%s is left out: %s", site, words)
+            self.contacts.settled(site, code)
+            self.refused[site] = code
+            return
+        if site in self.heads and node not in self._showing:
+            self._showing[node] = self.heads[site]
+            self._done.discard(node)
+            self._asked.pop(node, None)
+            return
+        self.nodes[site], self.keys[site], self.limits[site] = node, key, welcome.capabilities.message
         if welcome.unsafe:
             log.warning("UNSAFE: %s answers with recorded noise, which protects nobody", site)
             self.unsafe.add(site)

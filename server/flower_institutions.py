@@ -12,7 +12,7 @@ from patevolve.server.cohort import Directory, missing
 from patevolve.server.post import Exchange, Letter, Post, Timing, Wave
 from patevolve.server.secure_sum import SecureSum
 from patevolve.shared.contacts import Contacts
-from patevolve.shared.envelopes import OK, Action, Request, Response, encode_request
+from patevolve.shared.envelopes import MAX_REQUEST, OK, Action, Request, Response, encode_request
 from patevolve.shared.errors import MessageError
 from patevolve.shared.institutions import Migration, Reply, Voyage, checked, checked_migrants, migration, total
 from patevolve.shared.messages import Answer, Migrants, Question, digest, encode_question
@@ -146,6 +146,7 @@ class FlowerInstitutions:
         self, action: Action, bodies: Mapping[str, bytes], accept: Callable[[str, Response], T], enough: int
     ) -> Wave[T]:
         start = time.monotonic()
+        bodies, unread = self._readable(action, bodies)
         wave = Exchange(
             post=self.post,
             action=action,
@@ -161,7 +162,16 @@ class FlowerInstitutions:
         if len(wave.accepted) < enough and silent:
             log.warning("no reply to %s from %s", action, ", ".join(sorted(silent)))
         self._lost = (self._lost | silent if len(wave.accepted) < enough else self._lost) - set(wave.accepted)
-        return wave
+        return Wave(accepted=wave.accepted, refused={**wave.refused, **dict.fromkeys(unread, MessageError.code)})
+
+    def _readable(self, action: Action, bodies: Mapping[str, bytes]) -> tuple[Mapping[str, bytes], list[str]]:
+        """Return the requests that their sites read, and the sites whose policy refuses one of that length."""
+        limits = self.directory.limits
+        unread = [site for site, body in bodies.items() if len(body) > limits.get(site, MAX_REQUEST)]
+        for site in unread:
+            log.warning("%s reads %d bytes; %s takes %d: not sent", site, limits[site], action, len(bodies[site]))
+            self.contacts.settled(site, MessageError.code)
+        return {site: body for site, body in bodies.items() if site not in unread}, unread
 
     def _awaited(self, bodies: Collection[str]) -> set[str]:
         """Return the sites to wait for: one that was lost is asked, and counts if it answers, but is not waited for."""

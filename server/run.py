@@ -12,6 +12,7 @@ from pathlib import Path
 
 from patevolve.server.cohort import Directory, load_cohort, missing, save_cohort
 from patevolve.server.flower_institutions import FlowerInstitutions
+from patevolve.server.needs import Needs, needs_of
 from patevolve.server.post import Post, Timing
 from patevolve.server.secure_sum import open_sum
 from patevolve.shared import rounds
@@ -22,9 +23,11 @@ from patevolve.shared.errors import InputError, LedgerError, PatevolveError
 from patevolve.shared.finish import Released, Score, conclude
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.plan import Agreed
+from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.signing import Identity, load_identity
 from patevolve.shared.release.proof import Signer
 from patevolve.shared.rounds import Generation, Outcome
+from patevolve.shared.runfolder import LEDGER as GLOBAL
 from patevolve.shared.runfolder import RunFolder, check_run, open_run, run_id
 from patevolve.shared.schedule import Ask, schedule
 from patevolve.shared.secagg.spec import SumSpec
@@ -45,6 +48,7 @@ class Settings:
     timing:  how long to wait for answers
     run:     the run's name if it is new; random by default
     key:     the coordinator's signing key, which the sites know: it signs the secure sum's requests and the release
+    remind:  whether a resumed run shows each site the head of its ledger that is held here: one more greeting
     """
 
     path: Path
@@ -53,6 +57,7 @@ class Settings:
     timing: Timing
     run: str | None = None
     key: Path | None = None
+    remind: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ def coordinate(
     folder = open_run(settings.path, agreed)
     with _alone(settings.path):
         folder.sweep()
-        institutions = gather(agreed, post, settings, run_id(settings.path, settings.run))
+        institutions = gather(agreed, post, settings, run_id(settings.path, settings.run), needs_of(agreed, tools))
         with folder.open_ledger() as ledger:
             inquiry = Inquiry(
                 agreed=agreed, asks=asks, institutions=institutions, folder=folder, ledger=ledger, run=institutions.run
@@ -106,12 +111,19 @@ def _signers(settings: Settings, coordinator: str) -> list[Signer]:
     return [Signer(role="coordinator", name=coordinator, identity=load_identity(settings.key))]
 
 
-def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerInstitutions:
+def gather(agreed: Agreed, post: Post, settings: Settings, run: str, needs: Needs) -> FlowerInstitutions:
     """Find the sites and fix the cohort. Raises QuorumError, or the sites' own reason, if they are too few."""
     cohort = load_cohort(settings.path)
     request = Request(action="hello", plan=agreed.sha256, run=run)
     contacts = load_contacts(settings.path / CONTACTS)
-    directory = Directory(post=post, request=request, known=cohort or settings.known, contacts=contacts)
+    directory = Directory(
+        post=post,
+        request=request,
+        known=cohort or settings.known,
+        needs=needs,
+        heads=held_heads(settings.path) if settings.remind else {},
+        contacts=contacts,
+    )
     least = agreed.plan.sites.count - agreed.plan.privacy.dropouts
     directory.greet(settings.hello, least=least, enough=len(cohort) or agreed.plan.sites.count)
     if not least <= len(directory.nodes) <= agreed.plan.sites.count:
@@ -134,6 +146,15 @@ def gather(agreed: Agreed, post: Post, settings: Settings, run: str) -> FlowerIn
         timing=settings.timing,
         contacts=contacts,
     )
+
+
+def held_heads(folder: Path) -> dict[str, str]:
+    """Return the newest signed head of each site's ledger that the run's folder holds."""
+    path = folder / GLOBAL
+    if not path.exists():
+        return {}
+    with GlobalLedger.open(path) as ledger:
+        return ledger.newest_heads()
 
 
 def _agreed_sum(agreed: Agreed, settings: Settings, run: str) -> tuple[SumSpec, Identity]:

@@ -24,7 +24,7 @@ from patevolve.shared.privacy.signing import Identity
 
 Action = Literal["hello", "setup", "ask", "unmask", "evolve"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-PROTOCOL = 1  # changes whenever an envelope's meaning changes
+PROTOCOL = 2  # changes whenever an envelope's meaning changes
 MAX_REQUEST = 16 << 20  # bytes; 10,000 candidates of 128 floats are 5 MiB
 MAX_REPLY = 16 << 20  # bytes
 MAX_PARTS = 4096
@@ -34,7 +34,7 @@ CODES = frozenset(
     cls.code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, PatevolveError)
 )
 _HEX = frozenset("0123456789abcdef")
-_GREETING = b"patevolve welcome 1\n"  # keeps a signature over a greeting from being one over anything else
+_GREETING = b"patevolve welcome 2\n"  # keeps a signature over a greeting from being one over anything else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +45,8 @@ class Request:
     run:    the run's name
     sites:  the cohort whose answers are summed, sorted; empty in ``hello``
     parts:  ``ask``: questions, under secure sum after the list of keys and the sum's own request; ``unmask``: the sum's
-            second request; ``setup``, ``hello``: none
+            second request; ``setup``: none; ``hello``: none, or the newest head of the site's ledger that the
+            coordinator holds, which shows a site that its folder went back in time
     """
 
     action: Action
@@ -72,14 +73,29 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a site can answer and its policy lets it: the coordinator leaves out a site that lacks what the plan needs.
+
+    kinds:    kinds of question
+    trust:    trust models
+    message:  bytes of the longest request that it reads
+    """
+
+    kinds: tuple[str, ...]
+    trust: tuple[str, ...]
+    message: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """A site's answer to ``hello``: who it is. It tells nothing of its data.
+    """A site's answer to ``hello``: who it is and what it can answer. It tells nothing of its data.
 
     unsafe:  whether the site answers with recorded noise, which protects nobody
     """
 
     site: str
     public_key: str
+    capabilities: Capabilities
     unsafe: bool = False
 
 
@@ -142,26 +158,27 @@ def refusal(action: Action, site: str, code: str) -> bytes:
     return encode_response(Response(action=action, site=site, codes=(code if code in CODES else "error",)))
 
 
-def encode_welcome(request: Request, site: str, identity: Identity, *, unsafe: bool = False) -> bytes:
+def encode_welcome(request: Request, welcome: Welcome, identity: Identity) -> bytes:
     """Return a site's greeting, signed over the request's plan and run."""
-    welcome = Welcome(site=site, public_key=identity.public_key, unsafe=unsafe)
     signature = identity.key.sign(_greeting(request, welcome)).hex()
-    fields = {"site": site, "public_key": welcome.public_key, "unsafe": unsafe, "signature": signature}
-    return wire.encode(wire.Packet(kind="welcome", fields=fields))
+    return wire.encode(wire.Packet(kind="welcome", fields={**_welcome_fields(welcome), "signature": signature}))
 
 
 def decode_welcome(data: bytes, request: Request) -> Welcome:
     """Return the greeting in ``data`` if its own key signed it for this plan and run. Raises MessageError."""
     packet = wire.decode(data, kind="welcome")
-    types = {"site": str, "public_key": str, "unsafe": bool, "signature": str}
+    types = {"site": str, "public_key": str, "unsafe": bool, "kinds": list, "trust": list, "message": int}
     fields = dict(packet.fields)
-    if set(fields) != set(types) or packet.arrays or not all(type(fields[k]) is kind for k, kind in types.items()):
-        raise MessageError(f"a greeting with the fields {sorted(fields)} found; expected {sorted(types)}.")
-    signature = fields.pop("signature")
-    welcome = Welcome(**fields)
+    wanted = {**types, "signature": str}
+    if set(fields) != set(wanted) or packet.arrays or not all(type(fields[k]) is kind for k, kind in wanted.items()):
+        raise MessageError(f"a greeting with the fields {sorted(fields)} found; expected {sorted(wanted)}.")
+    if not all(isinstance(name, str) for name in [*fields["kinds"], *fields["trust"]]):
+        raise MessageError("a greeting whose capabilities are no names found; it was not written by patevolve.")
+    can = Capabilities(kinds=tuple(fields["kinds"]), trust=tuple(fields["trust"]), message=fields["message"])
+    welcome = Welcome(site=fields["site"], public_key=fields["public_key"], capabilities=can, unsafe=fields["unsafe"])
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(welcome.public_key))
-        key.verify(bytes.fromhex(signature), _greeting(request, welcome))
+        key.verify(bytes.fromhex(fields["signature"]), _greeting(request, welcome))
     except (InvalidSignature, ValueError) as reason:
         raise MessageError(f"a greeting of {welcome.site!r} that its key did not sign found; refuse it.") from reason
     if not welcome.site:
@@ -169,9 +186,20 @@ def decode_welcome(data: bytes, request: Request) -> Welcome:
     return welcome
 
 
+def _welcome_fields(welcome: Welcome) -> dict[str, Any]:
+    can = welcome.capabilities
+    return {
+        "site": welcome.site,
+        "public_key": welcome.public_key,
+        "unsafe": welcome.unsafe,
+        "kinds": list(can.kinds),
+        "trust": list(can.trust),
+        "message": can.message,
+    }
+
+
 def _greeting(request: Request, welcome: Welcome) -> bytes:
-    parts = [request.plan, request.run, welcome.site, welcome.public_key, welcome.unsafe]
-    return _GREETING + wire.canonical_json(parts)
+    return _GREETING + wire.canonical_json([request.plan, request.run, _welcome_fields(welcome)])
 
 
 def encode_head(head: str) -> bytes:

@@ -10,6 +10,7 @@
     ├── PolicyError                    3   the site's policy is missing or forbids it (a veto)
     ├── BudgetError                    5   the site's budget does not cover the question
     ├── LedgerError                    6   a ledger is damaged, forked, rolled back or in use
+    │   └── RollbackError              6   a site's folder is older than what the site itself had signed
     ├── MessageError                   7   a message is malformed, too large, or of another plan
     ├── QuorumError                    8   too few sites answered
     ├── ReleaseError                   9   the release gate did not pass
@@ -74,6 +75,12 @@ class LedgerError(PatevolveError):
 
     exit_code = 6
     code = "ledger"
+
+
+class RollbackError(LedgerError):
+    """A site's ledger lacks a row that the site had signed: an older copy was put back."""
+
+    code = "rollback"
 
 
 class MessageError(PatevolveError):

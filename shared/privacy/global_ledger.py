@@ -210,6 +210,15 @@ class GlobalLedger:
         rows = self._chain.rows("SELECT seq, digest FROM heads WHERE site = ? ORDER BY seq", (site,))
         return [Head(seq=seq, digest=digest, site=site) for seq, digest in rows]
 
+    def newest_heads(self) -> dict[str, str]:
+        """Return site -> the JSON text of its last signed head: what is shown to a site that may have gone back."""
+        found: dict[str, tuple[int, str]] = {}
+        for link in self._chain.links():
+            for text in parse(link.body, where=f"row {link.seq}")["heads"] if link.kind == HEADS else ():
+                head = head_from_json(text).head
+                found[head.site] = max(found.get(head.site, (-1, "")), (head.seq, text))
+        return {site: text for site, (_, text) in found.items()}
+
     def epsilon(self, delta: float) -> Epsilon:
         """Return ε at ``delta`` of all recorded questions, for one privacy unit that is held by one site.
 

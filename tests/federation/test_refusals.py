@@ -72,7 +72,7 @@ def lose_data(town, agreed):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "code", "name"), [(forbid_plan, 3, "policy"), (spend_elsewhere, 5, "budget"), (lose_data, 4, "data")]
+    ("prepare", "code", "name"), [(forbid_plan, 3, "policy"), (spend_elsewhere, 5, "budget"), (lose_data, 3, "policy")]
 )
 def test_the_exit_code_tells_why_a_site_that_is_needed_stays_away(prepare, code, name, town):
     agreed = town.agreed()
