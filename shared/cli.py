@@ -356,6 +356,28 @@ def encoder_check(path: Path, form: str) -> None:
     say(form, value, text + f'asset = "{value["sha256"]}"')
 
 
+@assets_group.command(
+    "glyphs", context_settings=SETTINGS, epilog="Example: patevolve assets glyphs /usr/share/fonts --most 150"
+)
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--glyphs", "text", default="0123456789", show_default=True, help="The characters, one class each.")
+@click.option("--most", type=click.IntRange(1, 1000), default=150, show_default=True, help="Faces, the most different.")
+@click.option("--out", type=PATH, default=Path("glyphs.npz"), show_default=True, help="The file, to hand on.")
+@FORMAT
+def glyphs_command(folders: tuple[Path, ...], out: Path, form: str, **options: Any) -> None:
+    """Make a file of glyphs from the fonts below FOLDERS, for the simulator; kept under the SHA-256 that names it."""
+    from tqdm import tqdm  # noqa: PLC0415 - as above
+
+    from patevolve.shared.generators import faces  # noqa: PLC0415 - draws fonts: this command alone
+
+    with tqdm(desc="glyphs", unit="font", disable=True if form == "json" else None) as bar:
+        data, fonts = faces.build(folders, options["text"], options["most"], bar.update)
+    write_atomic(out, data)
+    kept = assets.add(out)
+    value = {"sha256": kept.stem, "path": str(kept), "out": str(out), "fonts": [str(font) for font in fonts]}
+    say(form, value, f"{kept.stem}\n{len(fonts)} faces.")
+
+
 def main() -> None:
     """Run the command line with the commands of every installed folder."""
     for entry in sorted(importlib.metadata.entry_points(group="patevolve.commands"), key=lambda entry: entry.name):

@@ -65,7 +65,7 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
         case "tabular":
             return Tabular(schema=data.columns)
         case "simulator":
-            return Simulator(glyphs=data.classes, side=data.height)
+            return Simulator(glyphs=data.classes, side=data.height, asset=named.asset, variation=named.variation)
         case "pool":
             return pool.load(named.asset, (data.height, data.width), named.variation)
 

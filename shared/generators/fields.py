@@ -7,7 +7,6 @@ strokes) or to a font's own outline, so that ink of any width is one threshold a
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +32,8 @@ def fields_of(glyph: str) -> Field:
     Raises InputError if the drawing libraries are missing or no font draws the glyph.
     """
     try:
-        fields = [_font_field(bitmap, skeleton=s) for bitmap in _bitmaps(glyph) for s in (False, True)]
-        fields += [_pen_field(variant) for variant in STROKES.get(glyph, [])]
+        fields = [font_field(drawn, skeleton=s) for drawn in _bitmaps(glyph) for s in (False, True)]
+        fields += [own[0] for own in written(glyph)]
     except ImportError as reason:
         raise InputError(
             f"the glyph simulator needs {reason.name}; install it: pip install 'patevolve[demo]'"
@@ -44,12 +43,9 @@ def fields_of(glyph: str) -> Field:
     return np.stack(fields).astype(np.float32)
 
 
-def digest(glyphs: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the fields of these glyphs."""
-    state = hashlib.sha256()
-    for glyph in glyphs:
-        state.update(fields_of(glyph).tobytes())
-    return state.hexdigest()
+def written(glyph: str) -> list[NDArray[np.float64]]:
+    """Return the (1, CANVAS, CANVAS) fields of a glyph's written variants; none where nobody wrote one down."""
+    return [_pen_field(variant)[None] for variant in STROKES.get(glyph, [])]
 
 
 def _bitmaps(glyph: str) -> list[Bitmap]:
@@ -57,11 +53,12 @@ def _bitmaps(glyph: str) -> list[Bitmap]:
 
     folder = Path(mpl.get_data_path()) / "fonts" / "ttf"
     faces = [path for path in sorted(folder.glob("*.ttf")) if not any(word in path.name for word in NOT_TEXT)]
-    drawn = [_bitmap(path, glyph) for path in faces]
-    return [bitmap for bitmap in drawn if bitmap is not None]
+    drawn = [bitmap(path, glyph) for path in faces]
+    return [found for found in drawn if found is not None]
 
 
-def _bitmap(face: Path, glyph: str) -> Bitmap | None:
+def bitmap(face: Path, glyph: str) -> Bitmap | None:
+    """Return the (FINE, FINE) ink of a font's glyph, None where it draws nothing. Raises OSError for no font."""
     from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415 - an extra
 
     page = Image.new("L", (3 * POINTS, 3 * POINTS))
@@ -77,7 +74,7 @@ def _bitmap(face: Path, glyph: str) -> Bitmap | None:
     return np.asarray(canvas) > 127
 
 
-def _font_field(bitmap: Bitmap, *, skeleton: bool) -> NDArray[np.float64]:
+def font_field(bitmap: Bitmap, *, skeleton: bool) -> NDArray[np.float64]:
     """Return the distance to the glyph's skeleton, or to its outline less half its stroke width."""
     from scipy.ndimage import distance_transform_edt as distance  # noqa: PLC0415 - an extra
 

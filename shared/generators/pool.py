@@ -149,7 +149,8 @@ def _bent(images: NDArray[np.uint8], numbers: Genomes, variation: float) -> NDAr
     upper = flat[one, row * width + column] * (PIXEL - right) + flat[one, row * width + beside] * right
     lower = flat[one, below * width + column] * (PIXEL - right) + flat[one, below * width + beside] * right
     sampled = (upper * (PIXEL - down) + lower * down + PIXEL * PIXEL // 2) // (PIXEL * PIXEL)
-    return sampled.reshape(images.shape).astype(np.uint8)
+    bent: NDArray[np.uint8] = sampled.reshape(images.shape).astype(np.uint8)
+    return bent
 
 
 @functools.lru_cache(maxsize=4)
@@ -159,7 +160,9 @@ def _basis(height: int, width: int) -> Integers:
         np.maximum(0.0, 1.0 - np.abs(np.arange(side) * (KNOTS - 1) / (side - 1) - np.arange(KNOTS)[:, None]))
         for side in (height, width)
     )
-    return np.rint(UNITS * rows[:, None, :, None] * columns[None, :, None, :]).astype(np.int64).reshape(KNOTS**2, -1)
+    weights = np.rint(UNITS * rows[:, None, :, None] * columns[None, :, None, :])
+    basis: Integers = weights.astype(np.int64).reshape(KNOTS**2, height * width)
+    return basis
 
 
 def load(sha256: str, shape: tuple[int, int], variation: float = 0.0) -> Pool:

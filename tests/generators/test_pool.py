@@ -186,8 +186,9 @@ def test_a_file_that_is_no_such_pool_is_refused(folders, arrays, message):
         ({"kind": "pool"}, "expects the SHA-256"),
         ({"kind": "pool", "asset": "a" * 64, "variation": 1.5}, "expected 0 to 1"),
         ({"kind": "pool", "asset": "a" * 64, "variation": float("nan")}, "variation"),
-        ({"kind": "simulator", "variation": 0.1}, "has no use for it"),
-        ({"kind": "simulator", "asset": "a" * 64}, "has no use for a file"),
+        ({"kind": "tabular", "variation": 0.1}, "has no use for it"),
+        ({"kind": "tabular", "asset": "a" * 64}, "has no use for a file"),
+        ({"kind": "simulator", "asset": "glyphs.npz"}, "expected the 64 hex digits"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(keys, message):
