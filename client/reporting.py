@@ -8,6 +8,7 @@ from typing import Any
 from patevolve.client.home import LEDGER
 from patevolve.client.simulate import Finished, Site
 from patevolve.shared.described import Context, parts_of
+from patevolve.shared.explain import beside
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import charged
 from patevolve.shared.participation import participation
@@ -58,6 +59,7 @@ def write_report(agreed: Agreed, finished: Finished, sites: Mapping[str, Site], 
     value: dict[str, Any] = finite(made)
     finished.folder.write_json("report.json", value)
     write_atomic(finished.folder.path / "report.html", rendered(value).encode())
+    beside(finished.folder.path)
     return value
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from patevolve.server.run import Finished
 from patevolve.shared.described import Context, parts_of
+from patevolve.shared.explain import beside
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import charged
 from patevolve.shared.participation import participation
@@ -60,6 +61,7 @@ def write_report(agreed: Agreed, finished: Finished, context: Context) -> dict[s
     value: dict[str, Any] = finite(made)
     finished.folder.write_json("report.json", value)
     write_atomic(finished.folder.path / "report.html", rendered(value).encode())
+    beside(finished.folder.path)
     return value
 
 

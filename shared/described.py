@@ -14,11 +14,13 @@ import numpy as np
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.finish import Released, Score
 from patevolve.shared.plan import Plan
+from patevolve.shared.report.diversity import collapse, diversity
+from patevolve.shared.report.page import EXPLAIN
 from patevolve.shared.report.statement import MODES
 from patevolve.shared.report.summary import Utility
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.schedule import Ask
-from patevolve.shared.tools import Tools
+from patevolve.shared.tools import Tools, tools_of
 
 PREVIEW = 10  # rows of a table shown in the report
 GALLERY = 12  # images of each class shown for a generation
@@ -36,6 +38,7 @@ class Context:
     wall_seconds: float
     unsafe: Sequence[str] = ()
     noun: str = "institution"
+    calibration: Mapping[str, Any] | None = None
 
 
 def parts_of(
@@ -57,10 +60,13 @@ def parts_of(
             {"item": item, "text": text} for item, text in (*released.statement, ("This run", MODES[context.mode]))
         ],
         "unsafe": list(context.unsafe),
-        "warnings": _warnings(plan, asks),
+        "warnings": [*_warnings(plan, asks), *filter(None, [collapse(context.generations)])],
+        "diversity": _diversity(plan, outcome, released),
+        "calibration": None if context.calibration is None else dict(context.calibration),
         "reproduce": list(context.reproduce),
         "score": None if score is None else dataclasses.asdict(score),
         "wall_seconds": context.wall_seconds,
+        "explain": EXPLAIN,
     }
 
 
@@ -88,6 +94,13 @@ def pictures(population: Population, plan: Plan, tools: Tools) -> str:
     buffer = io.BytesIO()
     Image.fromarray(255 - np.concatenate(rows, axis=0)).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _diversity(plan: Plan, outcome: Outcome, released: Released) -> dict[str, Any]:
+    model, fit = outcome.learnt.model, None
+    if model is not None:
+        fit = (tools_of(plan).encoder.statistic(released.features), model)
+    return diversity(released.features, released.samples.classes, plan.data.classes, fit)
 
 
 def _preview(plan: Plan, released: Released) -> dict[str, Any]:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.data import shard
+from patevolve.shared.files import write_atomic
 from patevolve.shared.noise import discrete_gaussian, discrete_laplace
 from patevolve.shared.noise.distributed import share_sigma
 from patevolve.shared.noise.noisy_max import ABSTAINED, ConfidentGNMax, GNMax, LNMax
 from patevolve.shared.randomness import NoiseSource, SystemNoise, stream
 from patevolve.shared.report.explain import costs, page
+from patevolve.shared.report.page import EXPLAIN
 from patevolve.shared.tally import ExactTally
 
 Points = NDArray[np.float64]  # (n, 2)
@@ -37,6 +40,17 @@ _SECRET = hashlib.sha256(b"a demonstration's secret; a site draws its own").dige
 def explained() -> str:
     """Return the page with freshly drawn noise. Takes a few seconds."""
     return page.render(tables(SystemNoise()))
+
+
+def beside(folder: Path) -> None:
+    """Write the page into a report's folder, where the report links to it, unless it is there already."""
+    if not (folder / EXPLAIN).exists():
+        write_atomic(folder / EXPLAIN, _once().encode())
+
+
+@functools.lru_cache(maxsize=1)
+def _once() -> str:
+    return explained()
 
 
 def tables(source: NoiseSource) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from patevolve.shared.finish import RELEASE
 from patevolve.shared.participation import answered_by, participation
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.global_view import GlobalView, view_global
+from patevolve.shared.report.diversity import collapse
 from patevolve.shared.runfolder import LEDGER, PLAN, PROGRESS, RunFolder, finite, known_run
 from patevolve.shared.schedule import Ask, schedule
 from patevolve.shared.tools import Tools, tools_of
 
 QUIET = dt.timedelta(minutes=10)  # of a running run, after which a site that said nothing is pointed out
-COLLAPSED = 0.2  # of the first generation's spread, under which the candidates are about to become all alike
 UNREADABLE = (PatevolveError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ImportError)
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
@@ -262,10 +262,7 @@ def _alerts(
         if quiet is None or quiet > QUIET:
             heard = "yet" if quiet is None else f"for {int(quiet.total_seconds() // 60)} minutes"
             found.append(f"{row['site']} has not been heard {heard}")
-    spreads = [row["spread"] for row in generations if isinstance(row["spread"], int | float)]
-    if len(spreads) > 1 and spreads[-1] < COLLAPSED * spreads[0]:
-        found.append(f"the candidates become all alike: their spread fell from {spreads[0]:.3g} to {spreads[-1]:.3g}")
-    return found
+    return [*found, *filter(None, [collapse(generations)])]
 
 
 def _time(text: str) -> dt.datetime:

@@ -219,6 +219,23 @@ def curve(orders: Sequence[float], epsilons: Sequence[float], best: float | None
     return _render(frame, 270, draw)
 
 
+def reliability(rows: Sequence[Mapping[str, Any]], frame: Frame) -> str:
+    """Draw how often a student is right against how sure it is; the dotted line is where the two agree."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=MUTED, linestyle=":", linewidth=1.4)
+        places = [[number_of(row[key]) or 0.0 for row in rows] for key in ("confidence", "accuracy")]
+        axes.plot(*places, "-o", color=ACCENT, linewidth=2, markersize=6)
+        axes.set_xlim(min([0.5, *places[0]]) - 0.03, 1.02)
+        axes.set_ylim(min([0.5, *places[1]]) - 0.03, 1.02)
+        axes.grid()
+        axes.set_xlabel("probability that the student gives")
+        axes.set_ylabel("share that is right")
+
+    return _render(frame, 260, draw)
+
+
 def distribution(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], frame: Frame, *,
                  colours: Mapping[str, int]) -> str:  # fmt: skip
     """Draw grouped columns of shares in percent; ``colours`` gives each series its place in the page's legend."""

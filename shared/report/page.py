@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -20,9 +20,9 @@ import numpy as np
 from patevolve.shared.errors import ParameterError
 from patevolve.shared.privacy import accountant
 from patevolve.shared.report import charts, words
-from patevolve.shared.report.charts import NARROW, WIDE, Frame
-
-Dict = dict[str, Any]
+from patevolve.shared.report.charts import NARROW, Frame
+from patevolve.shared.report.page_parts import calibration_of, diversity_of, participation_of
+from patevolve.shared.report.shapes import Dict, both_widths, mapping, rows_of, sequence, spoken_shares
 
 LONG_TABLE = 12  # rows; longer tables start folded
 LEDGER_ROWS = 4000
@@ -31,6 +31,7 @@ DISTRIBUTIONS = 18
 CLASS_BARS = 40
 PREVIEW_ROWS, PREVIEW_COLUMNS = 12, 40
 GALLERIES = 8
+EXPLAIN = "explain.html"  # the page about PATE, where it was written beside the report
 GALLERY_BYTES = 2_500_000  # all pictures together
 
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+=*")
@@ -70,8 +71,8 @@ def _breakable(value: Any) -> Any:
 
 def _context(report: Dict) -> Dict:
     noun = str(report.get("site_noun") or "institution")
-    generations = _rows(report, "generations", "generation", "asked", "spread", "match", "gallery")
-    synthetic = _mapping(report.get("synthetic"))
+    generations = rows_of(report, "generations", "generation", "asked", "spread", "match", "gallery")
+    synthetic = mapping(report.get("synthetic"))
     galleries = _galleries(generations)
     sample = "row" if synthetic.get("preview") or not galleries else "image"
     utility = _utility(report)
@@ -81,20 +82,23 @@ def _context(report: Dict) -> Dict:
         "sample": sample,
         "lead": words.lead(_shallow(report), noun=noun, sample=sample),
         "trust": words.TRUST.get(str(report.get("trust")), (str(report.get("trust") or words.MISSING), "")),
-        "unsafe": [_plain_name(text) for text in _sequence(report.get("unsafe"))],
-        "warnings": _sequence(report.get("warnings")),
+        "unsafe": [_plain_name(text) for text in sequence(report.get("unsafe"))],
+        "warnings": sequence(report.get("warnings")),
         "utility": utility,
         "best": _best(utility),
         "directions": list(dict.fromkeys(f"{row['metric']}: {row['direction']}" for row in utility)),
-        "seeds": _sequence(report.get("seeds")),
+        "seeds": sequence(report.get("seeds")),
         "utility_charts": [c for i, rows in enumerate(_by_metric(utility)) for c in [_utility_chart(rows, i)] if c],
         "synthetic": synthetic | {"preview": _preview(synthetic)},
-        "generations": [row | {"asked": _sequence(row["asked"])} for row in generations],
+        "generations": [row | {"asked": sequence(row["asked"])} for row in generations],
         "galleries": galleries,
-        "cohort": _mapping(report.get("cohort")),
-        "labels": _mapping(report.get("labels")),
-        "reproduce": _sequence(report.get("reproduce")),
+        "cohort": mapping(report.get("cohort")),
+        "labels": mapping(report.get("labels")),
+        "reproduce": sequence(report.get("reproduce")),
         "uncovered": _uncovered(report, noun),
+        "explain": report.get("explain") == EXPLAIN,
+        "part": participation_of(report),
+        "calibration": calibration_of(report),
         "long": LONG_TABLE,
     }
     return sections | _privacy(report) | _pictures(report, synthetic, generations, sample)
@@ -105,18 +109,18 @@ _PLAIN = ("patevolve", "name", "made", "mode", "plan_sha256", "epsilon", "delta"
 
 
 def _privacy(report: Dict) -> Dict:
-    parts = _rows(report, "parts", "part", "share", "times", "rho", "noise_multiplier", "epsilon_alone", "words")
-    sites = _rows(report, "sites", "site", "units", "epsilon", "cap", "remaining", "questions", "charges", "head",
+    parts = rows_of(report, "parts", "part", "share", "times", "rho", "noise_multiplier", "epsilon_alone", "words")
+    sites = rows_of(report, "sites", "site", "units", "epsilon", "cap", "remaining", "questions", "charges", "head",
                   "verified")  # fmt: skip
-    ledger = _rows(report, "ledger", "site", "seq", "time", "question", "part", "epsilon_after",
+    ledger = rows_of(report, "ledger", "site", "seq", "time", "question", "part", "epsilon_after",
                    "epsilon_alone", "digest")  # fmt: skip
-    gate = _rows(report, "gate", "check", "passed", "found", "expected")
+    gate = rows_of(report, "gate", "check", "passed", "found", "expected")
     return {
         "parts": parts,
         "tight": _tight(report),
         "shares": _shares_chart(parts),
-        "viewers": _rows(report, "viewers", "viewer", "level", "epsilon", "words"),
-        "sites": [site | {"questions": _sequence(site["questions"])} for site in sites],
+        "viewers": rows_of(report, "viewers", "viewer", "level", "epsilon", "words"),
+        "sites": [site | {"questions": sequence(site["questions"])} for site in sites],
         "failed": [site["site"] for site in sites if site["verified"] is False],
         "verified": sum(site["verified"] is True for site in sites),
         "ledger": ledger[-LEDGER_ROWS:],
@@ -131,11 +135,11 @@ def _privacy(report: Dict) -> Dict:
 
 def _pictures(report: Dict, synthetic: Dict, generations: list[Dict], sample: str) -> Dict:
     shown, legend = _distributions(report)
-    return {
-        "classes": _class_chart(_mapping(synthetic.get("classes")), sample),
+    return diversity_of(report) | {
+        "classes": _class_chart(mapping(synthetic.get("classes")), sample),
         "distributions": shown,
         "legend": legend,
-        "distributions_total": len(_sequence(report.get("distributions"))),
+        "distributions_total": len(sequence(report.get("distributions"))),
         "evolution": _generation_chart(generations),
     }
 
@@ -143,42 +147,18 @@ def _pictures(report: Dict, synthetic: Dict, generations: list[Dict], sample: st
 def _shallow(report: Dict) -> Dict:
     """Return the report with the shapes that the lead sentence relies on."""
     return report | {
-        "sites": _rows(report, "sites", "epsilon"),
-        "synthetic": _mapping(report.get("synthetic")),
-        "unsafe": _sequence(report.get("unsafe")),
+        "sites": rows_of(report, "sites", "epsilon"),
+        "synthetic": mapping(report.get("synthetic")),
+        "unsafe": sequence(report.get("unsafe")),
     }
-
-
-def _mapping(value: Any) -> Dict:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _sequence(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) else []
-
-
-def _rows(report: Dict, key: str, *columns: str) -> list[Dict]:
-    """Return the mappings under this key, each with all the named columns (None where absent)."""
-    blank: Dict = dict.fromkeys(columns)
-    return [blank | dict(row) for row in _sequence(report.get(key)) if isinstance(row, Mapping)]
 
 
 def _plain_name(text: Any) -> str:
     return _ORDINARY_NAMES.get(str(text), str(text))
 
 
-def _pair(name: str, title: str, description: str, draw: Callable[[Frame], str]) -> Dict:
-    """Draw a chart twice: for a desk and for a phone. The style sheet shows one of them."""
-    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
-
-    sizes = {"wide": WIDE, "narrow": NARROW}
-    drawn = {size: draw(Frame(name=f"{name}-{size}", title=title, description=description, width=width))
-             for size, width in sizes.items()}  # fmt: skip
-    return {size: Markup(svg) for size, svg in drawn.items()}  # noqa: S704 - the SVG writer escaped every text
-
-
 def _utility(report: Dict) -> list[Dict]:
-    rows = _rows(report, "utility", "trained_on", "model", "metric", "direction", "mean", "sd", "chance", "values",
+    rows = rows_of(report, "utility", "trained_on", "model", "metric", "direction", "mean", "sd", "chance", "values",
                  "epsilon")  # fmt: skip
     named = [str(row["trained_on"]) for row in rows]
     first = next((name for name in named if name.lower().startswith("patevolve")), named[0] if named else None)
@@ -188,7 +168,7 @@ def _utility(report: Dict) -> list[Dict]:
             "model": str(row["model"] or "model"),
             "metric": str(row["metric"] or "score"),
             "direction": str(row["direction"] or "direction not stated"),
-            "values": _sequence(row["values"]),
+            "values": sequence(row["values"]),
             "ours": bool(row.get("ours", name == first)),
         }
         for row, name in zip(rows, named, strict=True)
@@ -220,7 +200,7 @@ def _utility_chart(rows: list[Dict], number: int) -> Dict | None:
         return None
     spoken = "; ".join(f"{r['trained_on']}, {r['model']}: {words.spread(r['mean'], r['sd'])}" for r in rows)
     title = f"{rows[0]['metric']} on real held-out records"
-    return _pair(f"utility-{number}", title, spoken, lambda frame: charts.utility(rows, frame))
+    return both_widths(f"utility-{number}", title, spoken, lambda frame: charts.utility(rows, frame))
 
 
 def _shares_chart(parts: list[Dict]) -> Dict | None:
@@ -229,7 +209,7 @@ def _shares_chart(parts: list[Dict]) -> Dict | None:
     if not known or len(known) > 18:
         return None
     spoken = ", ".join(f"{name} {words.percent(share)}" for name, share in known.items())
-    return _pair("shares", "Budget by part", spoken, lambda frame: charts.shares(known, frame))
+    return both_widths("shares", "Budget by part", spoken, lambda frame: charts.shares(known, frame))
 
 
 def _class_chart(classes: Dict, sample: str) -> Dict | None:
@@ -239,7 +219,7 @@ def _class_chart(classes: Dict, sample: str) -> Dict | None:
     spoken = ", ".join(f"{name} {words.count(n)}" for name, n in known.items())
     most = dict(list(known.items())[:CLASS_BARS])
     noun = words.plural(sample)
-    chart = _pair("classes", f"Synthetic {noun} by class", spoken, lambda f: charts.bars(most, f, axis=noun))
+    chart = both_widths("classes", f"Synthetic {noun} by class", spoken, lambda f: charts.bars(most, f, axis=noun))
     return chart | {"hidden": len(known) - len(most)}
 
 
@@ -251,7 +231,7 @@ def _generation_chart(generations: list[Dict]) -> Dict | None:
         return None
     asked = [i for i, row in enumerate(generations) if row["asked"]]
     spoken = "; ".join(f"{title}: from {words.metric(v[0])} to {words.metric(v[-1])}" for title, v in series.items())
-    return _pair("evolution", "Generations", spoken, lambda frame: charts.generations(series, asked, frame))
+    return both_widths("evolution", "Generations", spoken, lambda frame: charts.generations(series, asked, frame))
 
 
 def _distributions(report: Dict) -> tuple[list[Any], list[Dict]]:
@@ -260,10 +240,10 @@ def _distributions(report: Dict) -> tuple[list[Any], list[Dict]]:
 
     drawn: list[Any] = []
     colours: dict[str, int] = {}
-    for i, row in enumerate(_rows(report, "distributions", "column", "labels", "series")[:DISTRIBUTIONS]):
-        labels = [str(label) for label in _sequence(row["labels"])]
+    for i, row in enumerate(rows_of(report, "distributions", "column", "labels", "series")[:DISTRIBUTIONS]):
+        labels = [str(label) for label in sequence(row["labels"])]
         series = {
-            name: [words.number_of(v) for v in _sequence(values)] for name, values in _mapping(row["series"]).items()
+            name: [words.number_of(v) for v in sequence(values)] for name, values in mapping(row["series"]).items()
         }
         series = {name: values for name, values in series.items() if len(values) == len(labels) and labels}
         if not series:
@@ -271,26 +251,16 @@ def _distributions(report: Dict) -> tuple[list[Any], list[Dict]]:
         for name in series:
             colours.setdefault(name, len(colours))
         column = str(row["column"])
-        frame = Frame(name=f"column-{i}", title=column, description=_spoken(labels, series), width=NARROW)
+        frame = Frame(name=f"column-{i}", title=column, description=spoken_shares(labels, series), width=NARROW)
         svg = Markup(charts.distribution(labels, series, frame, colours=colours))  # noqa: S704 - the SVG writer escaped every text
         drawn.append({"column": column, "svg": svg})
     return drawn, [{"name": name, "colour": place % 6 + 1, "hatched": place >= 6} for name, place in colours.items()]
 
 
-def _spoken(labels: list[str], series: Mapping[str, Sequence[float | None]]) -> str:
-    """Return the columns in words, shares in percent, as the drawing shows them."""
-    texts = []
-    for name, values in series.items():
-        total = sum(v for v in values if v is not None) or 1.0
-        pieces = (f"{label} {words.percent((v or 0.0) / total)}" for label, v in zip(labels, values, strict=True))
-        texts.append(f"{name}: {', '.join(pieces)}")
-    return "; ".join(texts)
-
-
 def _rdp_chart(report: Dict) -> Dict | None:
-    rdp = _mapping(report.get("rdp"))
+    rdp = mapping(report.get("rdp"))
     delta = words.number_of(report.get("delta"))
-    pairs = zip(_sequence(rdp.get("orders")), _sequence(rdp.get("values")), strict=False)
+    pairs = zip(sequence(rdp.get("orders")), sequence(rdp.get("values")), strict=False)
     points = []
     for order, value in ((words.number_of(a), words.number_of(v)) for a, v in pairs):
         if order is not None and order > 1 and value is not None and value >= 0:
@@ -305,7 +275,7 @@ def _rdp_chart(report: Dict) -> Dict | None:
     best = words.number_of(report.get("epsilon_order"))
     orders, implied = zip(*_near_the_best(points), strict=True)
     spoken = f"The lowest point of the curve is ε = {words.epsilon(min(implied))}."
-    return _pair("rdp", "ε by Rényi order", spoken, lambda frame: charts.curve(orders, implied, best, frame))
+    return both_widths("rdp", "ε by Rényi order", spoken, lambda frame: charts.curve(orders, implied, best, frame))
 
 
 def _near_the_best(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -316,9 +286,9 @@ def _near_the_best(points: list[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _preview(synthetic: Dict) -> Dict | None:
-    preview = _mapping(synthetic.get("preview"))
-    columns = [str(name) for name in _sequence(preview.get("columns"))][:PREVIEW_COLUMNS]
-    rows = [row for row in _sequence(preview.get("rows")) if isinstance(row, list)][:PREVIEW_ROWS]
+    preview = mapping(synthetic.get("preview"))
+    columns = [str(name) for name in sequence(preview.get("columns"))][:PREVIEW_COLUMNS]
+    rows = [row for row in sequence(preview.get("rows")) if isinstance(row, list)][:PREVIEW_ROWS]
     rows = [[words.parsed(value) for value in row[:PREVIEW_COLUMNS]] for row in rows]
     numeric = [
         any(words.number_of(row[i]) is not None for row in rows if i < len(row))
@@ -350,14 +320,14 @@ def _ends_first(rows: list[Dict]) -> Iterable[Dict]:
 
 def _tight(report: Dict) -> Dict | None:
     """Return the tighter figure where there is one; the fall-back of the accountant is the RDP figure itself."""
-    tight = _mapping(report.get("tight"))
+    tight = mapping(report.get("tight"))
     known = words.number_of(tight.get("epsilon")) is not None and tight.get("accountant") != "rdp"
     return {"accountant": "unnamed", "reason": ""} | tight if known else None
 
 
 def _statement(report: Dict) -> list[Dict]:
-    pairs = [row for row in _sequence(report.get("statement")) if isinstance(row, list) and len(row) == 2]
-    return _rows(report, "statement", "item", "text") + [{"item": item, "text": text} for item, text in pairs]
+    pairs = [row for row in sequence(report.get("statement")) if isinstance(row, list) and len(row) == 2]
+    return rows_of(report, "statement", "item", "text") + [{"item": item, "text": text} for item, text in pairs]
 
 
 def _limit(row: Dict) -> bool:
@@ -375,12 +345,12 @@ def _uncovered(report: Dict, noun: str) -> list[str]:
         "Data released elsewhere about the same people, and other runs: their budgets add up.",
         "The computers themselves: access rights, logs and back-ups at each site stay the site's duty.",
     ]
-    if _sequence(report.get("utility")) and all(p["part"] != "score" for p in _rows(report, "parts", "part")):
+    if sequence(report.get("utility")) and all(p["part"] != "score" for p in rows_of(report, "parts", "part")):
         texts.append(
             "The scores on this page that use real held-out records. Those records took no part in the synthesis, and "
             "their scores are outside the budget: publish them only as the owners of those records permit."
         )
-    if any(site["units"] is not None for site in _rows(report, "sites", "units")):
+    if any(site["units"] is not None for site in rows_of(report, "sites", "units")):
         texts.append(
             f"This page itself. It states exactly how many {words.plural(unit)} each {noun} holds, so it is for those "
             f"who hold the data; what may be published is the release and the student."

@@ -236,6 +236,7 @@ def kit(place: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
 def plain_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the charts of the page out where a test is about something else: they take seconds."""
     monkeypatch.setattr(reporting, "rendered", lambda report: f"<html>{report['name']}</html>")
+    monkeypatch.setattr(reporting, "beside", lambda _: None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,7 @@ def test_a_run_over_flowers_messages_gives_the_simulated_bytes(trust, town, reco
     finished = coordinate(agreed, post, town.settings("deployed"))
     assert town.tree("deployed", "release") == town.tree("simulated", "release")
     monkeypatch.setattr(server_report, "rendered", lambda report: f"<html>{report['name']}</html>")  # charts take time
+    monkeypatch.setattr(server_report, "beside", lambda _: None)
     words = {"mode": "deployed", "seeds": [1], "utility": (), "generations": [], "reproduce": [], "wall_seconds": 1.0}
     report = server_report.write_report(agreed, finished, Context(**words))
     assert [text.split()[0] for text in report["unsafe"]] == list(town.sites)

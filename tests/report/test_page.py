@@ -120,8 +120,8 @@ def test_every_number_of_the_tables_is_on_the_page(example: dict[str, Any], page
 
 def test_sections_come_in_the_stated_order(page: Page) -> None:
     ids = [attributes["id"] for attributes in page.named("section")]
-    assert ids == ["usefulness", "spent", "institutions", "synthetic", "generations", "gate", "guarantee", "rdp",
-                   "ledger", "reproduce", "terms"]  # fmt: skip
+    assert ids == ["usefulness", "spent", "institutions", "synthetic", "generations", "gate", "audit", "guarantee",
+                   "rdp", "ledger", "reproduce", "terms"]  # fmt: skip
 
 
 def test_the_page_asks_for_nothing_outside_itself(html: str, page: Page) -> None:
@@ -130,7 +130,7 @@ def test_the_page_asks_for_nothing_outside_itself(html: str, page: Page) -> None
     for tag, attributes in page.tags:
         for name in ("src", "href", "xlink:href", "action", "data", "srcset", "poster"):
             value = attributes.get(name)
-            assert value is None or value.startswith(("#", "data:image/png")), (tag, name, value)
+            assert value in {None, "explain.html"} or value.startswith(("#", "data:image/png")), (tag, name, value)
         assert not any(name.startswith("on") for name in attributes)
     assert "@import" not in html
     assert not re.search(r"url\((?!#)", html)
@@ -268,7 +268,7 @@ def test_an_empty_report_still_gives_a_page() -> None:
 def test_any_damaged_part_leaves_the_rest_standing(example: dict[str, Any], damage: object) -> None:
     lists = {key for key, value in example.items() if isinstance(value, list | dict)}
     page = Page(render({key: damage if key in lists else value for key, value in example.items()}))
-    assert len(page.named("section")) == 11
+    assert len(page.named("section")) == 12
 
 
 @pytest.mark.parametrize("key", ["epsilon", "delta", "epsilon_order", "wall_seconds", "unit", "trust", "mode", "made"])
@@ -277,7 +277,7 @@ def test_any_damaged_figure_leaves_the_rest_standing(example: dict[str, Any], ke
     few = {name: example[name] for name in ("epsilon", "delta", "sites", "unit", "trust", "mode")}
     if key in {"delta", "epsilon_order"}:
         few["rdp"] = {"orders": [2, 4, 8], "values": [0.1, 0.2, 0.4]}
-    assert len(Page(render({**few, key: value})).named("section")) == 11
+    assert len(Page(render({**few, key: value})).named("section")) == 12
 
 
 def test_forbidden_words_appear_nowhere(light: dict[str, Any], html: str) -> None:
@@ -344,6 +344,47 @@ def test_a_page_with_exact_counts_says_that_it_is_not_for_publication(light: dic
     assert warning in Page(render(light)).visible
     deployed = light | {"sites": [{**row, "units": None} for row in light["sites"]]}
     assert warning not in Page(render(deployed)).visible
+
+
+def test_who_took_part_is_told_by_site_and_by_question(light: dict[str, Any]) -> None:
+    page = Page(render(light | {"utility": []}))
+    shown = page.visible
+    for expected in (
+        "Hungary (policy)",
+        "1 of 2 policy 0",
+        "1 of 2 – 1",
+        "2 of 4 Hungary (policy) Switzerland",
+        "2 of 2 – 0",
+    ):
+        assert expected in shown
+    assert "380" in shown  # 190 bytes to the first site, twice
+    nothing = Page(render(light | {"utility": [], "participation": [], "traffic": []})).visible
+    assert "The run recorded no participation" in nothing
+
+
+def test_calibration_and_variety_are_shown_or_said_to_be_missing(light: dict[str, Any]) -> None:
+    page = Page(render(light | {"utility": []}))
+    assert "Mean error 0.043, Brier score 0.310" in page.visible
+    assert "yes 1,100 1,080 1.410 95 %" in page.visible
+    names = {str(attributes["aria-labelledby"]).split("-title")[0] for attributes in page.named("svg")}
+    assert {"calibration-wide", "calibration-narrow", "similarity", "scores"} <= names
+    without = Page(render(light | {"utility": [], "calibration": None, "diversity": None})).visible
+    assert "Calibration was not measured" in without
+    assert "Coverage and variety" not in without
+
+
+def test_the_page_about_pate_is_linked_where_it_was_written(light: dict[str, Any]) -> None:
+    links = [a.get("href") for a in Page(render(light)).named("a")]
+    assert "explain.html" in links
+    hostile = Page(render(light | {"explain": "javascript:alert(1)"}))
+    assert not [a for a in hostile.named("a") if not str(a.get("href")).startswith("#")]
+
+
+def test_figures_of_the_audit_are_not_in_a_page_that_travels(light: dict[str, Any]) -> None:
+    secret = {"membership": [{"name": "mean shift", "auc": {"value": 0.987654}}]}
+    shown = Page(render(light | {"audit": secret})).visible
+    assert "0.987" not in shown
+    assert "patevolve audit RUN --data FILE --page audit.html" in shown
 
 
 def test_only_png_pictures_are_let_in(example: dict[str, Any]) -> None:

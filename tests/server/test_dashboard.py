@@ -167,7 +167,7 @@ def test_a_failed_run_says_why_and_a_collapse_is_pointed_out(run: Path) -> None:
         lines.write('{"generation": 4, "asked": [], "spread": 0.001, "match": null}\n')
     found = snapshot(run, NOW)
     assert (found["state"], found["alerts"][0]) == ("failed", "too few")
-    assert "become all alike" in found["alerts"][1]
+    assert "becoming alike" in found["alerts"][1]
 
 
 def test_a_fresh_ledger_row_is_seen_at_the_next_look(run: Path) -> None:
