@@ -26,6 +26,7 @@ from patevolve.shared.plan_edit import vary
 from patevolve.shared.report.summary import Utility
 from patevolve.shared.rounds import Generation
 from patevolve.shared.runfolder import open_run
+from patevolve.shared.students.calibrate import calibration, probabilities
 from patevolve.shared.tools import tools_of
 
 FOLDER = resources.files("patevolve.client") / "demo_data"
@@ -135,6 +136,7 @@ def demonstrate(
         utility=_utility(demonstration, scores, epsilon),
         generations=generations,
         noun=demonstration.noun,
+        calibration=_calibration(made, parts),
         reproduce=[f"patevolve demo {name} --epsilon {epsilon:g} --seeds {len(seeds)}"],
         wall_seconds=time.monotonic() - started,
     )
@@ -149,6 +151,13 @@ def _reported(agreed: Agreed, parts: Split, out: Path) -> tuple[Made, list[dict[
         generations.append(seen(generation, agreed.plan, tools, gallery=True))
 
     return study.make(agreed, parts.train, out, watch), generations
+
+
+def _calibration(made: Made, parts: Split) -> dict[str, Any]:
+    """Return whether the released student's probabilities hold on the held-out records, which are public here."""
+    features = made.finished.tools.encoder.encode(parts.test.values)
+    chances = probabilities(made.finished.released.student, features)
+    return {"model": "the released linear student", **calibration(chances, parts.test.classes)}
 
 
 def _utility(demonstration: Demonstration, scores: Sequence[Scores], epsilon: float) -> list[Utility]:

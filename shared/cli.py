@@ -193,12 +193,17 @@ def verify_command(path: Path, against: Path | None, form: str) -> None:
 @FORMAT
 def report_command(run: Path, form: str) -> None:
     """Render a run's report.html anew from its report.json and say where it lies."""
+    from patevolve.shared.explain import EXPLAIN, beside  # noqa: PLC0415 - draws votes: not for every command
+
     path = run / "report.json"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as reason:
         raise InputError(f"{path} cannot be read as a report ({reason}); expected a finished run folder.") from reason
-    write_atomic(run / "report.html", rendered(value).encode())
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds no object; expected the report of a finished run.")
+    write_atomic(run / "report.html", rendered(value | {"explain": EXPLAIN}).encode())
+    beside(run)
     say(form, value, f"Report: {run / 'report.html'}")
 
 
