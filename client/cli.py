@@ -46,8 +46,18 @@ def commands() -> list[click.Command]:
 @click.option("--seeds", type=click.IntRange(1, 100), default=None, help="How many seeds to measure over.")
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed (default runs/NAME-...).")
 @click.option("--deployed", is_flag=True, help="One run of heart over a network of processes on this machine.")
+@click.option("--selections", is_flag=True, help="Measure every selection beside the plan's own, within the same ε.")
 @FORMAT
-def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, form: str, *, deployed: bool) -> None:
+def demo(
+    name: str,
+    epsilon: float | None,
+    seeds: int | None,
+    out: Path | None,
+    form: str,
+    *,
+    deployed: bool,
+    selections: bool,
+) -> None:
     """Run the main job on real public data and write a report beside what else the sites could do.
 
     heart: UCI Heart Disease, 920 patients of four hospitals. digits: MNIST digits at five sites, steered out of a
@@ -68,7 +78,7 @@ def demo(name: str, epsilon: float | None, seeds: int | None, out: Path | None, 
             bar.set_postfix_str(piece)
             bar.update()
 
-        report = demonstrate(name, epsilon=budget, seeds=numbers, out=folder, tick=tick)
+        report = demonstrate(name, epsilon=budget, seeds=numbers, out=folder, tick=tick, selections=selections)
     say(form, report, _described(report, folder))
 
 

@@ -46,6 +46,12 @@ class Demonstration:
     noun: str
 
 
+SELECTED: Mapping[str, str] = {
+    "histogram": "selection 'histogram' (Private Evolution), 5 rounds of votes",
+    "pcevolve": "selection 'pcevolve' (as published), 5 rounds of choices",
+    "classifier-laplace": "selection 'classifier-laplace' (the seed article's), 5 rounds",
+    "pcevolve-prototype": "selection 'pcevolve-prototype', prototypes once",
+}
 DEMONSTRATIONS: Mapping[str, Demonstration] = {
     "heart": Demonstration(
         plan="heart.toml",
@@ -96,8 +102,11 @@ def data_of(name: str, plan: Plan, seed: int) -> Split:
         return study.split(load_records(path, plan), seed, DEMONSTRATIONS[name].hold_out)
 
 
-def one_seed(name: str, epsilon: float, seed: int, folder: str, ours: bool) -> Scores:
-    """Return the metrics of one seed; ``ours`` says whether the method itself is to be run here too."""
+def one_seed(*, name: str, epsilon: float, seed: int, folder: str, ours: bool, selections: bool) -> Scores:
+    """Return the metrics of one seed; ``ours`` says whether the method itself is to be run here too.
+
+    selections: whether every other selection is to be run beside it
+    """
     agreed = plan_of(name, epsilon, seed)
     parts, demonstration = data_of(name, agreed.plan, seed), DEMONSTRATIONS[name]
     path = Path(folder)
@@ -105,29 +114,43 @@ def one_seed(name: str, epsilon: float, seed: int, folder: str, ours: bool) -> S
     if ours:
         made = study.make(agreed, parts.train, path / "patevolve")
         scores[OURS] = study.judge_made(made, parts.test, demonstration.judges)
+    if selections:
+        scores |= study.side_by_side(agreed, parts, path, demonstration.judges)
     return scores | study.baselines(agreed, parts, path, demonstration.judges, demonstration.evolution)
 
 
 def demonstrate(
-    name: str, *, epsilon: float, seeds: Sequence[int], out: Path, tick: Callable[[str], None]
+    name: str,
+    *,
+    epsilon: float,
+    seeds: Sequence[int],
+    out: Path,
+    tick: Callable[[str], None],
+    selections: bool = False,
 ) -> dict[str, Any]:
-    """Run the demonstration into ``out`` and return its report. ``tick`` hears of each finished piece."""
+    """Run the demonstration into ``out`` and return its report. ``tick`` hears of each finished piece.
+
+    selections: measure every selection of docs/evolution.md beside the plan's own
+    """
     started = time.monotonic()
     demonstration, first = DEMONSTRATIONS[name], seeds[0]
-    jobs = [(name, epsilon, seed, str(out / "repeats" / f"seed-{seed}"), seed != first) for seed in seeds]
+    same: dict[str, Any] = {"name": name, "epsilon": epsilon, "selections": selections}
+    jobs = [
+        {**same, "seed": seed, "folder": str(out / "repeats" / f"seed-{seed}"), "ours": seed != first} for seed in seeds
+    ]
     agreed = plan_of(name, epsilon, first)
     open_run(out, agreed)
     # One helper process beside this one: two cores are what the smallest machine has.
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as helper:
-        far = [helper.submit(one_seed, *job) for job in jobs[1::2]]
+        far = [helper.submit(one_seed, **job) for job in jobs[1::2]]
         parts = data_of(name, agreed.plan, first)
         made, generations = _reported(agreed, parts, out)
         tick("the reported run")
         found = {}
         for job in jobs[0::2]:
-            found[job[2]] = one_seed(*job)
-            tick(f"seed {job[2]}")
-        found |= {job[2]: future.result() for job, future in zip(jobs[1::2], far, strict=True)}
+            found[job["seed"]] = one_seed(**job)
+            tick(f"seed {job['seed']}")
+        found |= {job["seed"]: future.result() for job, future in zip(jobs[1::2], far, strict=True)}
     scores = [found[seed] for seed in seeds]
     scores[0][OURS] = study.judge_made(made, parts.test, demonstration.judges)
     context = Context(
@@ -137,7 +160,10 @@ def demonstrate(
         generations=generations,
         noun=demonstration.noun,
         calibration=_calibration(made, parts),
-        reproduce=[f"patevolve demo {name} --epsilon {epsilon:g} --seeds {len(seeds)}"],
+        reproduce=[
+            f"patevolve demo {name} --epsilon {epsilon:g} --seeds {len(seeds)}"
+            + (" --selections" if selections else "")
+        ],
         wall_seconds=time.monotonic() - started,
     )
     return write_report(agreed, made.finished, made.sites, context)
@@ -171,6 +197,7 @@ def _utility(demonstration: Demonstration, scores: Sequence[Scores], epsilon: fl
             epsilon=spent.get(method, epsilon),
             values=tuple(one[method][student] for one in scores),
         )
-        for method, words in demonstration.words.items()
+        for method, words in {**demonstration.words, **SELECTED}.items()
+        if method in scores[0]
         for student in demonstration.judges.students
     ]

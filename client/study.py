@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from patevolve.client.policy import FILE, draft
 from patevolve.client.simulate import Finished, Site, open_sites, simulate
-from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY
+from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY, selections
 from patevolve.shared.data.records import Records
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed
@@ -134,6 +134,14 @@ def baselines(agreed: Agreed, parts: Split, folder: Path, judges: Judges, evolut
         ONE: {student: float(np.mean([one[student] for one in alone])) for student in judges.students},
         HISTOGRAM: judge_made(published, parts.test, judges),
         REAL: judge(encoder.encode(real.values), real.classes, parts.test, encoder, judges),
+    }
+
+
+def side_by_side(agreed: Agreed, parts: Split, folder: Path, judges: Judges) -> Scores:
+    """Return the metrics of every other selection within the plan's ε, by name; each has ledgers of its own."""
+    return {
+        name: judge_made(make(vary(agreed, changes), parts.train, folder / name), parts.test, judges)
+        for name, changes in selections(len(agreed.plan.data.classes)).items()
     }
 
 
