@@ -28,7 +28,7 @@ from patevolve.shared.privacy import ledger_view, pate_view, planner_view
 from patevolve.shared.privacy.budget import Cap
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Head, Ledger, verify
-from patevolve.shared.release.export import export
+from patevolve.shared.release.export import FORMATS, export
 from patevolve.shared.report.write import rendered
 
 FORMAT = click.option(
@@ -233,14 +233,23 @@ def verify_release_command(release: Path, keys: Path | None, form: str) -> None:
 )
 @click.argument("run", type=PATH)
 @click.option(
-    "--format", "kind", type=click.Choice(["csv", "parquet", "imagefolder"]), required=True, help="Of the files."
+    "--format", "kind", type=click.Choice([*FORMATS, "onnx", "safetensors"]), required=True, help="Of the files."
 )
 @click.option("--out", type=PATH, default=None, help="A new folder (default: RUN/export-FORMAT).")
 @click.option("--json", "machine", is_flag=True, help="Say what was written as JSON.")
 def export_command(run: Path, kind: str, out: Path | None, *, machine: bool) -> None:
-    """Write a run's release for other people's tools; its manifest is checked first."""
+    """Write a run's release, or its student (onnx, safetensors), for other people's tools.
+
+    The release's manifest is checked first. patevolve verify checks what was written.
+    """
+    from patevolve.shared.student_export import FORMATS as STUDENTS  # noqa: PLC0415 - this command alone
+    from patevolve.shared.student_export import export_student  # noqa: PLC0415 - the same
+
     folder = out or run / f"export-{kind}"
-    export(run / RELEASE, folder, kind)
+    if kind in STUDENTS:
+        export_student(run, folder, kind)
+    else:
+        export(run / RELEASE, folder, kind)
     say("json" if machine else "text", {"out": str(folder), "format": kind}, f"Exported to {folder}.")
 
 

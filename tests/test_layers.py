@@ -17,7 +17,7 @@ LAYERS = {
     "protocols products contacts contrast",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
-    "islands pools copies explain verify cli",
+    "islands pools copies explain verify student_export cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from patevolve.shared.errors import ReleaseError
 from patevolve.shared.plan import Plan
+from patevolve.shared.release.folder import SOURCE
 from patevolve.shared.release.samples import Samples
 
 # A bound on privacy loss supports none of these claims, so no text that the program writes may make them.
@@ -20,7 +21,6 @@ DATA_TEXT = {
     "table": "`data.csv`: the synthetic records; an empty cell is a missing value, a word such as NA is not.",
     "image": "`images/`: one folder per class; `labels.csv`: the class of each file, as the plan spells it.",
 }
-PARQUET_TEXT = "`data.parquet`: the synthetic records; null is a missing value."
 UNITS = {
     "patient": "all records of one patient at one site together, added or removed",
     "record": "one record, added or removed",
@@ -112,10 +112,19 @@ def write_card(
     )
 
 
-def as_parquet(text: str, kind: str) -> str:
-    """Return the card of a release whose data files were replaced by ``data.parquet``."""
+def as_export(text: str, kind: str, *, data_files: str, words: str, metadata: Sequence[str] = ()) -> str:
+    """Return the card of a release whose data files were replaced.
+
+    data_files:  pattern of the files that the ``datasets`` library reads
+    words:       what stands about them in the list of files
+    metadata:    further lines of front matter
+    """
     old = f"  data_files: {json.dumps(DATA_FILE[kind])}\n"
-    return text.replace(old, '  data_files: "data.parquet"\n', 1).replace(DATA_TEXT[kind], PARQUET_TEXT)
+    more = "".join(f"{line}\n" for line in metadata)
+    text = text.replace(f"configs:\n- config_name: default\n{old}", f"{more}configs:\n- config_name: default\n{old}", 1)
+    source = f"`{SOURCE}`: the manifest of the release that this was made from, which `proof.json` signs."
+    text = text.replace(old, f"  data_files: {json.dumps(data_files)}\n", 1)
+    return text.replace(DATA_TEXT[kind], f"{words}\n- {source}")
 
 
 def _front_matter(samples: Samples, kind: str, card: Mapping[str, Any]) -> list[str]:

@@ -166,7 +166,7 @@ def test_an_unknown_format_is_refused(table_release: Path, tmp_path: Path, fmt: 
 
 
 def test_imagefolder_of_a_table_is_explained(table_release: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a table has no images\. Use csv or parquet"):
+    with pytest.raises(InputError, match=r"a table has no images\. Use csv, parquet"):
         export(table_release, tmp_path / "out", "imagefolder")
 
 
