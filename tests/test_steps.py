@@ -10,6 +10,7 @@ from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Estimate
 from patevolve.shared.plan import agree
 from patevolve.shared.protocols import Sums
+from patevolve.shared.randomness import stream
 from patevolve.shared.tools import tools_of
 from patevolve.shared.votes.ballots import class_code
 
@@ -250,3 +251,133 @@ def test_measures():
     assert found.margins[:3] == pytest.approx(expected)
     assert found.margins[3:] == pytest.approx(-expected)
     assert sites.log == []
+
+
+def contrastive(**changes):
+    text = PLAN.replace("SELECTION", "pcevolve-prototype").replace("population = 4000", "population = 40")
+    for key, value in changes.items():
+        text = text.replace("[release]", f"{key} = {str(value).lower()}\n[release]")
+    agreed = agree(text.replace("[questions.neighbours]\nshare = 0.4\ntimes = 2\ncandidates = 60\nnearest = 3\n", ""))
+    return Sites(agreed, {}), tools_of(agreed.plan), steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+
+
+def test_the_contrastive_selection_is_free_and_separates_the_classes():
+    """After three generations nearly every candidate fits its own class better; at first about half do."""
+    sites, tools, learnt = contrastive()
+    population = steps.first(sites.agreed.plan, tools, learnt)
+    before = (steps.measure(population, tools, learnt).margins > 0).mean()
+    for number in range(1, 4):
+        population, asked = steps.generation(sites, tools, learnt, population, number)
+        assert asked == ()
+    assert sites.log == []
+    assert before < 0.75
+    assert (steps.measure(population, tools, learnt).margins > 0).mean() > 0.95
+    assert np.bincount(population.classes).tolist() == [20, 20]
+
+
+def test_a_collapsed_class_is_restarted_and_a_lively_one_is_not():
+    sites, tools, learnt = contrastive(collapse=0.5, restart=0.5)
+    plan = sites.agreed.plan
+    lively = steps.first(plan, tools, learnt)
+    stuck = Population(genomes=np.zeros_like(lively.genomes), classes=lively.classes)
+    fresh = tools.generator.draw(stream(plan.seed, "restart", 5, 0), 0, 10)
+    after, _ = steps.generation(sites, tools, learnt, stuck, 5)
+    assert np.array_equal(after.of_class(0).genomes[-10:], fresh)
+    other, _ = steps.generation(sites, tools, learnt, lively, 5)
+    assert not np.array_equal(other.of_class(0).genomes[-10:], fresh)
+    without, _ = steps.generation(contrastive()[0], tools, learnt, stuck, 5)
+    assert not np.array_equal(without.of_class(0).genomes[-10:], fresh)
+
+
+def test_more_diversity_gives_more_spread():
+    spreads = []
+    for weight in (0.0, 3.0):
+        sites, tools, learnt = contrastive(diversity=weight)
+        population = steps.first(sites.agreed.plan, tools, learnt)
+        for number in range(1, 4):
+            population, _ = steps.generation(sites, tools, learnt, population, number)
+        spreads.append(steps.measure(population, tools, learnt).spread)
+    assert spreads[1] > spreads[0]
+
+
+def test_noisier_classes_do_not_look_further_away():
+    """Distances from a noisy mean, less what the noise adds on average: as from the mean itself, within its noise."""
+    rng = np.random.default_rng(0)
+    tools = tools_of(agree(IMAGES).plan)
+    size = tools.encoder.embedding_size
+    clean = np.zeros((2, size))
+    features = np.zeros((1, tools.encoder.dimension))
+    found = []
+    for _ in range(40):
+        noisy = clean + np.array([[0.0], [0.05]]) * rng.normal(size=(2, size))
+        learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=noisy, blur=np.array([0.0, size * 0.05**2]))
+        found.append(steps._apart(tools, learnt, features)[0])
+        bare = steps.Learnt(proportions=learnt.proportions, model=noisy)
+        assert np.diff(steps._apart(tools, bare, features)[0]) > 0.5  # the planted twin: the noise counts as distance
+    mean = np.mean(found, axis=0)
+    assert mean[0] == pytest.approx(1.0)
+    assert mean[1] == pytest.approx(1.0, abs=0.05)
+
+
+IMAGES = """
+format = 1
+name = "i"
+seed = 1
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+unit = "record"
+[sites]
+count = 2
+expected_units = 400
+[data]
+kind = "image"
+classes = ["0", "1"]
+label = "y"
+height = 16
+width = 16
+[generator]
+kind = "simulator"
+[release]
+samples = 100
+"""
+
+
+def test_the_seed_articles_selection_keeps_the_surest_and_breeds_them():
+    text = PLAN.replace("SELECTION", "classifier-laplace").replace("population = 4000", "population = 20")
+    agreed = agree(text.replace("nearest = 3", "teachers = 2").replace("questions.neighbours", "questions.confidence"))
+    tools = tools_of(agreed.plan)
+
+    def answer(arrays):
+        return estimate(np.where(arrays["genomes"][:, 0] == 2, 4.0, 0.0), 0.1)
+
+    sites = Sites(agreed, {"confidence/1": answer, "confidence/2": answer})
+    learnt = steps.learn(sites, tools)
+    population = steps.first(agreed.plan, tools, learnt)
+    after, asked = steps.generation(sites, tools, learnt, population, 39)
+    assert asked == ("confidence/1",)
+    assert sites.log[-1][1]["genomes"].shape == (60, 2)
+    again, _ = steps.generation(sites, tools, learnt, after, 40)
+    assert (again.genomes[:, 0] == 2).all()
+
+
+def test_the_published_selection_varies_what_the_sites_chose():
+    text = PLAN.replace("SELECTION", "pcevolve").replace("nearest = 3\n", "")
+    agreed = agree(
+        text.replace("questions.neighbours", "questions.choices").replace("mutation = [0.3]", "mutation = [0.05]")
+    )
+    tools = tools_of(agreed.plan)
+
+    def answer(arrays):
+        values = np.zeros(60)
+        values[[7, 40]] = 2.0  # both sites chose the same candidate of each class
+        return estimate(values)
+
+    sites = Sites(agreed, {"choices/1": answer, "choices/2": answer})
+    learnt = steps.learn(sites, tools)
+    after, asked = steps.generation(sites, tools, learnt, steps.first(agreed.plan, tools, learnt), 39)
+    assert asked == ("choices/1",)
+    chosen = sites.log[-1][1]["genomes"][[7, 40]]
+    for cls in range(2):
+        same = (after.of_class(cls).genomes == chosen[cls]).all(axis=1)
+        assert 0.8 < same.mean() < 1.0

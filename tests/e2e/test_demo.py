@@ -78,7 +78,8 @@ def test_the_wall_holds(attempt: str, walled: dict[str, str]) -> None:
 def test_the_demonstration_needs_no_network(place: Path, walled: dict[str, str]) -> None:
     out = place / "demo"
     script = Path(__file__).with_name("small_demo.py")
-    ended = _python(walled, script, "demo", "heart", "--seeds", 2, "--epsilon", 2, "--out", out, "--format", "json")
+    options = ("--seeds", 2, "--epsilon", 2, "--selections", "--out", out, "--format", "json")
+    ended = _python(walled, script, "demo", "heart", *options)
     assert ended.returncode == 0, ended.stderr
     log = (place / "wall.log").read_text("utf-8").splitlines()
     assert len({line for line in log if line.startswith("process")}) >= 2, "no helper process was walled in"
@@ -96,7 +97,8 @@ def _check_report(report: dict[str, Any]) -> None:
     assert report["synthetic"]["rows"] == 300
     assert [site["site"] for site in report["sites"]] == ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
     rows = report["utility"]
-    assert len(rows) == 10
+    assert len(rows) == 14
+    assert sum(row["trained_on"].startswith("selection 'pcevolve") for row in rows) == 4
     assert {row["model"] for row in rows} == {"logistic", "boosted"}
     for row in rows:
         assert row["metric"] == "AUROC"

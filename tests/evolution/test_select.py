@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
-from patevolve.shared.evolution.select import histogram, match_mean, resample, smooth
+from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 5))
@@ -111,3 +111,36 @@ def test_selection_has_no_order_of_its_own():
     for order in map(list, itertools.permutations(range(4))):
         assert np.allclose(smooth(features[order], votes[order], 0.5), smooth(features, votes, 0.5)[order])
         assert np.allclose(match_mean(features[order], votes[:2]), match_mean(features, votes[:2])[order], atol=1e-6)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 14), st.integers(1, 14), st.floats(0, 3), st.integers(0, 5))
+def test_diverse_choices_are_the_greedy_ones(seed, candidates, count, weight, elites):
+    """Against the definition, written out without any running maximum."""
+    rng = np.random.default_rng(seed)
+    scores, features = rng.random(candidates), rng.normal(size=(candidates, 3))
+    found = diverse(scores, features, count, weight=weight, elites=elites).tolist()
+    count = min(count, candidates)
+    assert len(set(found)) == len(found) == count
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    ranked = np.argsort(-scores, kind="stable").tolist()
+    if weight == 0.0:
+        assert found == ranked[:count]
+        return
+    start = max(1, min(elites, count))
+    assert found[:start] == ranked[:start]
+    for place in range(start, count):
+        kept = found[:place]
+        worth = {
+            i: scores[i] + weight * (1 - max(0.0, *(float(unit[i] @ unit[j]) for j in kept)))
+            for i in range(candidates)
+            if i not in kept
+        }
+        assert worth[found[place]] == pytest.approx(max(worth.values()))
+
+
+def test_diversity_prefers_another_kind_over_a_copy():
+    features = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    scores = np.array([1.0, 0.99, 0.75])
+    assert diverse(scores, features, 2, weight=0.0).tolist() == [0, 1]
+    assert diverse(scores, features, 2, weight=0.3).tolist() == [0, 2]
+    assert diverse(scores, features, 2, weight=0.3, elites=2).tolist() == [0, 1]
