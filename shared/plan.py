@@ -16,6 +16,7 @@ from typing import Literal
 
 from patevolve.shared import checks, tomlfile
 from patevolve.shared.errors import PlanError
+from patevolve.shared.plan_head import HeadPlan
 from patevolve.shared.schema import Column
 
 FORMAT = 1
@@ -226,12 +227,14 @@ class Encoder:
     asset:      SHA-256 of the public file that a kind of FROM_FILES encodes with
     fitted:     SHA-256 of the statistics that `patevolve encoder fit` wrote; empty: every machine fits them itself
     dimension:  features kept of what the network or the histograms say (principal components of public images)
+    head:       what each site trains on these features for its own ``neighbours`` votes (docs/encoder.md)
     """
 
     kind: Literal["auto", "onnx"] = "auto"
     asset: str = ""
     fitted: str = ""
     dimension: int = 64
+    head: HeadPlan = field(default_factory=HeadPlan)
 
     def __post_init__(self) -> None:
         """Refuse a kind without its file, or a size outside its domain."""
@@ -442,7 +445,7 @@ def _check_cohort(plan: Plan) -> None:
 def _check_questions(plan: Plan) -> None:
     q = plan.questions
     shares = [getattr(q, kind).share for kind in QUESTION_KEYS]
-    shares += [plan.islands.share] if plan.islands else []
+    shares += [plan.encoder.head.share, *([plan.islands.share] if plan.islands else [])]
     if not math.fsum(shares) <= 1.0 + 1e-9:
         raise PlanError(f"the shares of the budget add up to {math.fsum(shares):.6g}; expected at most 1. Lower one.")
     for kind, used in QUESTION_KEYS.items():
@@ -451,6 +454,8 @@ def _check_questions(plan: Plan) -> None:
     if q.neighbours.share:
         _check_neighbours(plan)
     _check_selection(plan)
+    if plan.encoder.head.share and not q.neighbours.share:
+        raise PlanError("encoder.head without a share for questions.neighbours; nothing would use it. Remove one.")
     if q.copies.share and not (q.copies.within > 0.0 and q.copies.catch > 0.0):
         raise PlanError("questions.copies needs within > 0 (a distance in features) and catch > 0 (a probability).")
     if q.labels.share:
