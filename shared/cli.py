@@ -345,6 +345,29 @@ def export_backbone(name: str, out: Path, size: int, blocks: tuple[int, ...], fo
     say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
 
 
+@encoder_group.command(
+    "quantise",
+    context_settings=SETTINGS,
+    epilog="Example: patevolve encoder quantise backbone.onnx plan.toml --to int8 --out small.onnx",
+)
+@click.argument("path", metavar="FILE", type=PATH)
+@click.argument("plan", type=PATH)
+@click.option("--to", "precision", type=click.Choice(["int8", "fp16"]), default="int8", help="Default int8.")
+@click.option("--out", type=PATH, required=True, help="The ONNX file.")
+@FORMAT
+def quantise(path: Path, plan: Path, precision: Any, out: Path, form: str) -> None:
+    """Write an ONNX file in a lower precision, calibrated on the plan's public images, and keep it for plans.
+
+    It is another file under another SHA-256, so that a plan that names it has all sites compute in that precision.
+    """
+    from patevolve.shared.tools import in_precision_file  # noqa: PLC0415 - this command alone
+
+    write_atomic(out, in_precision_file(path, read_plan(plan).plan, precision))
+    kept = assets.add(out)
+    value = {"precision": precision, "sha256": kept.stem, "path": str(kept), "out": str(out)}
+    say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
+
+
 @encoder_group.command("check", context_settings=SETTINGS, epilog="Example: patevolve encoder check backbone.onnx")
 @click.argument("path", metavar="FILE", type=PATH)
 @FORMAT

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from patevolve.shared import assets
 from patevolve.shared import plan as plans
 from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
+from patevolve.shared.encoder.export import Precision, in_precision
 from patevolve.shared.encoder.fitted import packed, unpacked
 from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
-from patevolve.shared.encoder.onnx import open_network
+from patevolve.shared.encoder.onnx import open_network, pixels
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import PlanError
 from patevolve.shared.generators import pool
@@ -32,6 +35,7 @@ class Tools:
 
 
 PUBLIC = 400  # public images per class that fit the public encoder
+CALIBRATION = 256  # public images that tell the ranges of a network in 8 bits
 
 
 def tools_of(plan: Plan, device: DeviceProfile = DEFAULT) -> Tools:
@@ -48,6 +52,18 @@ def fitted_file(plan: Plan) -> bytes:
     if not isinstance(encoder, ImageEncoder):
         raise PlanError("the plan's data is a table, whose encoder is its schema; there is nothing to fit.")
     return packed(encoder)
+
+
+def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
+    """Return a network's file in another precision, calibrated on public images of the plan's generator.
+
+    Raises InputError if what it says of those images does not agree with the given file.
+    """
+    channels, height, width = open_network(path, DEFAULT).shape
+    each = -(-CALIBRATION // len(plan.data.classes))
+    images = _public(plan.data, _generator(plan.data, plan.generator), plan.seed, each)
+    size = (height or plan.data.height, width or plan.data.width)
+    return in_precision(path.read_bytes(), precision, np.stack([pixels(image, channels, *size) for image in images]))
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,14 +90,20 @@ def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, 
     """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
     if named.fitted:
         return unpacked(assets.find(named.fitted), dimension=named.dimension, describe=describe)
-    images = []
-    for cls in range(len(data.classes)):
-        genomes = generator.draw(stream(seed, "public images", cls), cls, PUBLIC)
-        images.append(generator.render(genomes, np.full(PUBLIC, cls)))
-    encoder = fit(np.concatenate(images), stream(seed, "encoder"), dimension=named.dimension, describe=describe)
+    public = _public(data, generator, seed, PUBLIC)
+    encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, describe=describe)
     if encoder.dimension < named.dimension or not np.isfinite(encoder.axes).all():
         raise PlanError(
             f"encoder.dimension = {named.dimension} found; what describes the public images varies in fewer "
             f"dimensions. Lower it."
         )
     return encoder
+
+
+def _public(data: Data, generator: Generator, seed: int, each: int) -> NDArray[np.uint8]:
+    """Return (classes × each, height, width) public images, the generator's own draws."""
+    images = []
+    for cls in range(len(data.classes)):
+        genomes = generator.draw(stream(seed, "public images", cls), cls, each)
+        images.append(generator.render(genomes, np.full(each, cls)))
+    return np.concatenate(images)

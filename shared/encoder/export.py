@@ -52,7 +52,7 @@ def in_precision(model: bytes, precision: Precision, public: Arrays) -> bytes:
     if precision == "fp32":
         return model
     made = _halved(model) if precision == "fp16" else _quantised(model, public)
-    check_opset(made)
+    check_opset(made, opset_of(model))  # a public network need not have been made here
     agreement = cosine(run(model, public), run(made, public))
     if not agreement >= COSINE[precision]:
         raise InputError(
@@ -104,17 +104,24 @@ def _forget(model: Any) -> None:
         part.ClearField("doc_string")
 
 
-def check_opset(model: bytes) -> int:
-    """Return a file's opset. Raises InputError unless it is the pinned one, or if weights lie outside."""
+def opset_of(model: bytes) -> int:
+    """Return the opset of a file's standard operators."""
+    import onnx  # noqa: PLC0415 - an extra
+
+    return next((entry.version for entry in onnx.load_from_string(model).opset_import if not entry.domain), 0)
+
+
+def check_opset(model: bytes, expected: int = OPSET) -> int:
+    """Return a file's opset. Raises InputError unless it is the expected one, or if weights lie outside."""
     import onnx  # noqa: PLC0415 - an extra
 
     loaded = onnx.load_from_string(model)
     versions = {entry.domain: entry.version for entry in loaded.opset_import}
     outside = [tensor.name for tensor in loaded.graph.initializer if tensor.external_data]
-    if versions.get("", 0) != OPSET or outside:
-        raise InputError(f"opsets {versions}, weights outside {outside} found; expected opset {OPSET} in one file.")
+    if versions.get("", 0) != expected or outside:
+        raise InputError(f"opsets {versions}, weights outside {outside} found; expected opset {expected} in one file.")
     onnx.checker.check_model(loaded, full_check=True)
-    return OPSET
+    return expected
 
 
 def _check_parity(network: torch.nn.Module, model: bytes, public: Arrays) -> None:
@@ -173,8 +180,11 @@ def _sort(graph: Any) -> None:
 
 def _quantised(model: bytes, public: Arrays) -> bytes:
     """Return the network with 8-bit weights and activations, their ranges taken from public inputs."""
+    import onnx  # noqa: PLC0415 - an extra
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static  # noqa: PLC0415
     from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
+
+    (name,) = (each.name for each in onnx.load_from_string(model).graph.input)
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime publishes no types
         """Public inputs, a few at a time."""
@@ -184,7 +194,7 @@ def _quantised(model: bytes, public: Arrays) -> bytes:
 
         def get_next(self) -> dict[str, Arrays] | None:
             part = next(self._parts, None)
-            return None if part is None else {"images": part}
+            return None if part is None else {name: part}
 
     with tempfile.TemporaryDirectory(prefix="patevolve-int8-") as scratch:
         plain, ready, small = (Path(scratch) / f"{name}.onnx" for name in ("plain", "ready", "small"))

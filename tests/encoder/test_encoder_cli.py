@@ -136,3 +136,47 @@ def test_the_published_weights_make_the_file_that_the_documents_name(folders):
     assert code == 0
     assert found["difference"] < efficientnet.TOLERANCE
     assert found["sha256"] in DOCUMENT.read_text("utf-8")
+
+
+def convolution(path):
+    """A convolution of 14 × 14 pixels, averaged, and a product: enough to be worth eight bits."""
+    helper, kind, rng = onnx.helper, onnx.TensorProto.FLOAT, np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["a"]),
+        helper.make_node("GlobalAveragePool", ["a"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "m"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", kind, ["n", 1, 14, 14])],
+        [helper.make_tensor_value_info("y", kind, ["n", 16])],
+        [
+            onnx.numpy_helper.from_array(rng.normal(size=(32, 1, 3, 3)).astype(np.float32), "w"),
+            onnx.numpy_helper.from_array(rng.normal(size=(32, 16)).astype(np.float32), "m"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return assets.add(path)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_a_lower_precision_is_another_file_and_another_plan(folders, precision):
+    kept = convolution(folders / "n.onnx")
+    agreed = digits(kind="onnx", asset=kept.stem, dimension=12)
+    (folders / "plan.toml").write_text(agreed.text)
+    code, found = said(
+        "encoder", "quantise", kept, folders / "plan.toml", "--to", precision, "--out", folders / "s.onnx"
+    )
+    assert code == 0, found
+    assert found["sha256"] not in (kept.stem, agreed.sha256)
+    other = digits(kind="onnx", asset=found["sha256"], dimension=12)
+    assert other.sha256 != agreed.sha256
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
+    describe = tools.tools_of(other.plan).encoder.describe
+    rows, expected = describe(images), tools.tools_of(agreed.plan).encoder.describe(images)
+    assert 0 < np.abs(rows - expected).max() < 0.1 * np.abs(expected).max()
+    assert all(describe(images[n : n + 1]).tobytes() == rows[n : n + 1].tobytes() for n in range(5))
