@@ -190,8 +190,9 @@ def verify_command(path: Path, against: Path | None, form: str) -> None:
 
 @application.command("report", context_settings=SETTINGS, epilog="Example: patevolve report runs/heart")
 @click.argument("run", type=PATH)
+@click.option("--tensorboard", type=PATH, default=None, help="Also write the generations there for TensorBoard.")
 @FORMAT
-def report_command(run: Path, form: str) -> None:
+def report_command(run: Path, form: str, tensorboard: Path | None) -> None:
     """Render a run's report.html anew from its report.json and say where it lies."""
     from patevolve.shared.explain import EXPLAIN, beside  # noqa: PLC0415 - draws votes: not for every command
 
@@ -202,6 +203,10 @@ def report_command(run: Path, form: str) -> None:
         raise InputError(f"{path} cannot be read as a report ({reason}); expected a finished run folder.") from reason
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no object; expected the report of a finished run.")
+    if tensorboard is not None:
+        from patevolve.shared.report.tensorboard import write  # noqa: PLC0415 - this option alone
+
+        write(value, run, tensorboard)
     write_atomic(run / "report.html", rendered(value | {"explain": EXPLAIN}).encode())
     beside(run)
     say(form, value, f"Report: {run / 'report.html'}")

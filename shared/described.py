@@ -18,6 +18,7 @@ from patevolve.shared.report.diversity import collapse, diversity
 from patevolve.shared.report.page import EXPLAIN
 from patevolve.shared.report.statement import MODES
 from patevolve.shared.report.summary import Utility
+from patevolve.shared.report.tensorboard import binned
 from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.schedule import Ask
 from patevolve.shared.tools import Tools, tools_of
@@ -78,6 +79,7 @@ def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> 
         "asked": list(generation.asked),
         "spread": generation.spread,
         "match": generation.match,
+        "scores": binned(generation.margins),
         "gallery": picture,
     }
 
