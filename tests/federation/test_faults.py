@@ -24,6 +24,21 @@ POINTS = (
     "after send",
     "during unmask",
 )
+# The same for the sites' islands, in plans that have them.
+ISLAND_POINTS = (
+    "before evolve",
+    "before an island's charge",
+    "after an island's charge",
+    "after an island's draw",
+    "after evolve",
+)
+ISLANDS = {
+    "islands.migrants": 1,
+    "islands.candidates": 8,
+    "islands.share": 0.1,
+    "islands.nearest": 2,
+    "questions.neighbours.share": 0.2,
+}
 # What becomes of it: it recovers while the run waits; it stays away and the plan can do without it; it stays away and
 # the run ends for lack of a quorum, to be resumed when all is well. A killed coordinator is always resumed.
 FATES = ("recovers", "spared", "resumed")
@@ -41,12 +56,13 @@ class Fault:
         office.on_request, office.on_reply = self.request, self.reply
 
     def request(self, node: int, action: str, _: bytes) -> str:
-        if node == NODE and action == "hello" and self.point == "before hello":
+        if node == NODE and (self.point, action) in {("before hello", "hello"), ("before evolve", "evolve")}:
             self.strike(inside=False)
         return "pass"
 
     def reply(self, node: int, action: str, _: bytes) -> str:
-        if node == NODE and (self.point, action) in {("after setup", "setup"), ("after send", "ask")}:
+        after = {("after setup", "setup"), ("after send", "ask"), ("after evolve", "evolve")}
+        if node == NODE and (self.point, action) in after:
             self.strike(inside=False)
         return "pass"
 
@@ -86,10 +102,11 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
     """Let ledgers and masks pass by the faults in this list."""
     faults: list[Fault] = []
 
-    def passing(owner: Any, method: str, before: str, after: str, name: Any) -> None:
+    def passing(owner: Any, method: str, points: Any, name: Any) -> None:
         original = getattr(owner, method)
 
         def call(self: Any, *args: Any, **named: Any) -> Any:
+            before, after = points(*args, **named)
             for fault in faults:
                 fault.at(before, name(self))
             result = original(self, *args, **named)
@@ -99,9 +116,16 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
 
         monkeypatch.setattr(owner, method, call)
 
-    passing(Ledger, "charge", "before charge", "after charge", lambda ledger: ledger.site)
-    passing(Ledger, "store_answer", "after draw", "", lambda ledger: ledger.site)
-    passing(SiteSum, "unmask", "", "during unmask", lambda one: one._site)
+    def charging(*, question: str, **_: Any) -> tuple[str, str]:
+        what = "an island's charge" if question.startswith("islands/") else "charge"
+        return f"before {what}", f"after {what}"
+
+    def storing(key: Any, *_: Any) -> tuple[str, str]:
+        return ("after an island's draw" if key.question.startswith("islands/") else "after draw"), ""
+
+    passing(Ledger, "charge", charging, lambda ledger: ledger.site)
+    passing(Ledger, "store_answer", storing, lambda ledger: ledger.site)
+    passing(SiteSum, "unmask", lambda *_: ("", "during unmask"), lambda one: one._site)
     return faults
 
 
@@ -167,6 +191,9 @@ def check_books(town: Any, offices: list[Any]) -> None:
                 if node == 100 + position and action == "ask":
                     for number, part in enumerate(decode_response(reply, "ask").parts[:1]):
                         left[number].add(part)
+                if node == 100 + position and action == "evolve":
+                    for part in decode_response(reply, "evolve").parts:
+                        left[-1].add(part)
         assert all(len(forms) <= max(sum(charged.values()), 1) for forms in left.values())
 
 
@@ -181,6 +208,15 @@ EACH = tuple(point for point in POINTS if point not in {"after setup", "during u
 @pytest.mark.parametrize("cell", [cell for cell in cells(EACH) if cell[2] != "spared"], ids=", ".join)
 def test_each_site(cell: tuple[str, str, str], town: Any, wired: list[Fault], killed: Any) -> None:
     play(town, {}, wired, killed, cell)
+
+
+@pytest.mark.parametrize("cell", cells(ISLAND_POINTS), ids=", ".join)
+def test_islands(cell: tuple[str, str, str], town: Any, wired: list[Fault], killed: Any) -> None:
+    play(town, ISLANDS, wired, killed, cell)
+    for site in town.sites:  # every charge stays, and only a killed one is paid twice
+        islands = town.charges(site)["islands/1"]
+        assert islands <= (2 if site == SITE else 1)
+        assert islands >= (0 if (site, cell[2]) == (SITE, "spared") else 1)
 
 
 def test_the_matrix_has_at_least_forty_cells() -> None:
