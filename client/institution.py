@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from patevolve.client.guard import Guard
 from patevolve.client.private_index import PrivateIndex
-from patevolve.shared.errors import MessageError
+from patevolve.shared.encoder.head import Head
+from patevolve.shared.errors import DataError, MessageError
 from patevolve.shared.evolution.breed import variations
 from patevolve.shared.evolution.population import shares as divided
 from patevolve.shared.messages import Question, decode_question, digest
@@ -43,6 +44,7 @@ class Institution:
     """A site's side of the protocol.
 
     cohort:  hash of the plan and the sites that share the tally; part of what makes a question the same question
+    head:    the site's private head, in whose space it votes for neighbours; None for a plan without one
     teach:   the site's PATE teachers, trained on first use
     confide: how sure the site's classifiers are of candidates; None where the plan never asks
     """
@@ -56,6 +58,7 @@ class Institution:
     generator: Generator
     teach: Teach
     rendered: Rendered
+    head: Head | None = None
     confide: Confide | None = None
 
     def handle(self, data: bytes) -> bytes:
@@ -105,13 +108,13 @@ class Institution:
                     members.electorate, embeddings, members.records.classes, code=code, bounds=ask.bounds
                 )
             case "neighbours":
-                candidates = self._ahead(question, self._candidates(question, classes, ask.bounds.size))
+                features, labels = self._ahead(question, self._candidates(question, classes, ask.bounds.size))
                 nearest = self.agreed.plan.questions.neighbours.nearest
                 return ballots.neighbours(
                     members.electorate,
-                    members.features,
+                    self._own_view(members.features),
                     members.records.classes,
-                    candidates,
+                    (self._own_view(features), labels),
                     nearest=nearest,
                     bounds=ask.bounds,
                 )
@@ -147,6 +150,14 @@ class Institution:
             count=classes,
             tau=plan.evolution.tau,
         )
+
+    def _own_view(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return features as the site's private head sees them, or as they are without one in the plan."""
+        if not self.agreed.plan.encoder.head.share:
+            return features
+        if self.head is None:
+            raise DataError("the plan asks for a private head and this site has none yet. Run patevolve client train.")
+        return self.head.apply(features)
 
     def _candidates(self, question: Question, classes: int, most: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         genomes, labels = self.candidates_of(question, classes, most)

@@ -25,11 +25,13 @@ from patevolve.client.institution import Institution, Rendered, render_once
 from patevolve.client.island import evolve
 from patevolve.client.masking import open_masking
 from patevolve.client.policy import FILE, SitePolicy, read_policy
+from patevolve.client.private_head import head_of
 from patevolve.client.private_index import PrivateIndex
 from patevolve.client.simulate import affords, index_of, load_records, system_noise
 from patevolve.client.teachers import confide, teach
 from patevolve.shared import wire
 from patevolve.shared.data.records import Records
+from patevolve.shared.encoder.head import Head
 from patevolve.shared.envelopes import (
     OK,
     Action,
@@ -66,6 +68,7 @@ class Prepared:
     tools: Tools
     index: PrivateIndex
     rendered: Rendered
+    head: Head | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,7 @@ class Station:
             tools=tools,
             index=index_of(home, self._records(home, agreed.plan), agreed.plan, tools),
             rendered=render_once(tools.generator, tools.encoder),
+            head=head_of(home, agreed),
         )
         self._prepared[plan_sha256] = (home.policy, prepared)
         return prepared
@@ -248,6 +252,7 @@ def _institution(station: Station, home: SiteHome, prepared: Prepared, ledger: L
         teach=teach(members, home.secret, prepared.agreed.plan.questions.labels.teachers),
         confide=confide(members, home.secret, prepared.agreed.plan.questions.confidence.teachers),
         rendered=prepared.rendered,
+        head=prepared.head,
     )
 
 

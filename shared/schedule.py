@@ -20,6 +20,7 @@ from patevolve.shared.plan import Plan
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import Event
 from patevolve.shared.privacy.filters import FixedOrderFilter
+from patevolve.shared.privacy.head_part import head_events
 from patevolve.shared.privacy.ledger_rows import Scope
 from patevolve.shared.privacy.planner import asking, spend
 from patevolve.shared.votes import ballots
@@ -63,7 +64,8 @@ class Ask:
 def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
     """Return every question of the plan; ``embedding_size`` is that of the plan's encoder.
 
-    Guarantee: the composed ε of all of them is at most the plan's ε (verified by the accountant that charges them).
+    Guarantee: the composed ε of all of them, and of the plan's private head, is at most the plan's ε (verified by the
+    accountant that charges them).
     Raises PlanError if the shares cannot be drawn (a local share below 2 lattice steps).
     """
     widen = _WIDEN
@@ -87,7 +89,7 @@ def _asks(plan: Plan, embedding_size: int, widen: float, narrow: float) -> tuple
 
 
 def _fits(plan: Plan, asks: tuple[Ask, ...]) -> bool:
-    curve = accountant.compose([ask.event for ask in asks])
+    curve = accountant.compose([*(ask.event for ask in asks), *head_events(plan)])
     return accountant.epsilon(curve, plan.privacy.delta).epsilon <= plan.privacy.epsilon
 
 
@@ -102,7 +104,8 @@ def _narrowed(plan: Plan, embedding_size: int, widen: float) -> tuple[Ask, ...]:
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         asks = _asks(plan, embedding_size, widen, middle)
-        fits = math.fsum(ledger.cost(ask.event) for ask in asks) <= ledger.budget / _WIDEN
+        events = [*(ask.event for ask in asks), *head_events(plan)]
+        fits = math.fsum(ledger.cost(event) for event in events) <= ledger.budget / _WIDEN
         low, high = (low, middle) if fits else (middle, high)
     return _asks(plan, embedding_size, widen, high)
 

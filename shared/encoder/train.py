@@ -247,6 +247,16 @@ def _objective(
     return ContrastiveObjective(units, (first, second), public, loss, device)
 
 
+def identity(size: int) -> torch.nn.Module:
+    """Return the linear head that leaves public features as they are: where training a head begins."""
+    import torch  # noqa: PLC0415 - heavy: training alone
+
+    head = torch.nn.Linear(size, size, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(size, dtype=torch.float64))
+    return head
+
+
 def embed(network: torch.nn.Module, inputs: Floats, device: str = "cpu") -> torch.Tensor:
     """Return public inputs' embeddings (N, k), constants to any gradient."""
     import torch  # noqa: PLC0415 - heavy: training alone
