@@ -146,6 +146,28 @@ def test_a_run_goes_from_file_to_file_to_its_release(world):
     assert [world.charges(site) for site in SITES] == [2, 2]
 
 
+def test_islands_go_from_file_to_file_too(world):
+    """What an island starts from is a file like any question, and its migrants are a file like any answer."""
+    section = "[islands]\nmigrants = 5\ncandidates = 20\nshare = 0.2\nnearest = 2\n\n[release]"
+    agreed = agree(PLAN.replace("share = 0.3", "share = 0.1").replace("[release]", section))
+    for site in SITES:
+        (world.home(site) / "policy.toml").write_text(draft(site, agreed, reserve=2.0), encoding="utf-8")
+        (world.home(site) / "plans" / f"{agreed.sha256}.toml").write_text(agreed.text, encoding="utf-8")
+    world.agreed = agreed
+    carried = set()
+    while True:
+        try:
+            world.ask()
+            break
+        except server.WaitingError:
+            for question in world.wanted():
+                carried.add(question.name.split("-")[2])
+                world.carry(question)
+    assert carried == {"hello", "ask", "evolve"}
+    assert (world.path / "run" / "migrants" / "islands-1.pv").exists()
+    assert [world.charges(site) for site in SITES] == [3, 3]
+
+
 def test_asking_again_writes_no_new_question_and_charges_nothing(world):
     first = world.wanted()
     assert world.wanted() == first
