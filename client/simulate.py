@@ -13,6 +13,7 @@ from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, render_once
 from patevolve.client.island import evolve
 from patevolve.client.policy import SitePolicy, check_plan
+from patevolve.client.private_head import head_of, steps_left, train_head
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.stored_index import read_index
 from patevolve.client.teachers import check_shards, confide, teach
@@ -25,6 +26,7 @@ from patevolve.shared.data.names import is_there
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.target import target_of
 from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
+from patevolve.shared.encoder.head import Head as PrivateHead
 from patevolve.shared.envelopes import cohort_sha256
 from patevolve.shared.errors import BudgetError, DataError, PolicyError
 from patevolve.shared.finish import Released, Score, conclude
@@ -129,9 +131,10 @@ def simulate(
             index=index,
             encoder=tools.encoder,
             generator=tools.generator,
+            head=_head(agreed, site, ledger, tools, noise),
             teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
-            rendered=rendered,
             confide=confide(index.members, site.home.secret, agreed.plan.questions.confidence.teachers),
+            rendered=rendered,
         )
 
     with _ledgers(sites, path) as ledgers:
@@ -171,6 +174,15 @@ def simulate(
 def _signers(sites: Mapping[str, Site]) -> list[Signer]:
     """Return who vouches for the release: without a coordinator, every site does."""
     return [Signer(role="site", name=name, identity=site.home.identity) for name, site in sites.items()]
+
+
+def _head(agreed: Agreed, site: Site, ledger: Ledger, tools: Tools, noise: NoiseFor) -> PrivateHead | None:
+    """Return the site's private head under the plan, trained now if it was not before; None for a plan without one."""
+    if not agreed.plan.encoder.head.share:
+        return None
+    if isinstance(site.records, Index):
+        return head_of(site.home, agreed)
+    return train_head(site.home, ledger, site.records, agreed, tools, noise=noise)
 
 
 def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools) -> PrivateIndex:
@@ -226,7 +238,7 @@ def affords(ledger: Ledger, policy: SitePolicy, agreed: Agreed, asks: tuple[Ask,
     labels = choose_labels(agreed.plan).method == "pate"
     answered = _answered(ledger, agreed, run)
     still = [ask for ask in asks if ask.name not in answered and (labels or ask.kind != "labels")]
-    return ledger.affords([ask.event for ask in still], policy.budget)
+    return ledger.affords([*(ask.event for ask in still), *steps_left(ledger, agreed)], policy.budget)
 
 
 def _answered(ledger: Ledger, agreed: Agreed, run: str) -> set[str]:
