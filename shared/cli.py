@@ -234,6 +234,37 @@ def verify_release_command(release: Path, keys: Path | None, form: str) -> None:
 
 
 @application.command(
+    "schema",
+    context_settings=SETTINGS,
+    epilog="Example: patevolve schema dictionary.csv --label disease --unit patient --out data.toml",
+)
+@click.argument("dictionary", type=PATH)
+@click.option("--label", default="", help="The class column (default: the entry with role = label).")
+@click.option("--unit", default="", help="The column of patient ids, if there is one.")
+@click.option("--site", default="", help="The column of sites, if there is one.")
+@click.option(
+    "--bins", type=click.IntRange(1, 100), default=8, show_default=True, help="Of a number without documented edges."
+)
+@click.option("--out", type=PATH, default=None, help="Write the TOML here (default: to the screen).")
+@FORMAT
+def schema_command(dictionary: Path, out: Path | None, form: str, **named: Any) -> None:
+    """Draft the [data] section of a plan from a data DICTIONARY (CSV, TSV or JSON): documentation, never the data.
+
+    An entry has name, type, min, max, categories, missing; if wanted edges, decimals, role, source. What comes from
+    defaults is marked.
+    """
+    from patevolve.shared.data import dictionary as dictionaries  # noqa: PLC0415 - this command alone
+    from patevolve.shared.data.schema_text import describe, toml_text  # noqa: PLC0415 - the same
+
+    found = dictionaries.draft(dictionary, **named)
+    text = toml_text(found)
+    if out is not None:
+        write_atomic(out, text.encode())
+        text = f"Wrote {out}. Check every bound against its source, then put it into a plan."
+    say(form, describe(found), text)
+
+
+@application.command(
     "export", context_settings=SETTINGS, epilog="Example: patevolve export runs/heart --format parquet"
 )
 @click.argument("run", type=PATH)
