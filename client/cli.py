@@ -17,6 +17,7 @@ from patevolve.client.device_cli import device_options
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.client.stored_index import embed_data, index_key
+from patevolve.client.train_cli import train
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.data.index import Index
 from patevolve.shared.encoder.device import DeviceProfile
@@ -156,6 +157,7 @@ def client() -> None:
 
 
 client.add_command(inspect)
+client.add_command(train)
 
 
 @client.command(

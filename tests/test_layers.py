@@ -45,6 +45,7 @@ AT_TOP = {
     "client/device_cli.py": {"click"},
     "client/inspect_cli.py": {"click", "tqdm"},
     "client/joining.py": {"cryptography"},
+    "client/train_cli.py": {"click", "tqdm"},
     "server/app.py": {"flwr"},
     "server/airgap_cli.py": {"click"},
     "server/cli.py": {"click", "tqdm"},
