@@ -39,8 +39,17 @@ def demo(name: str) -> Agreed:
     return read_plan(Path(str(resources.files("patevolve.client") / "demo_data" / f"{name}.toml")))
 
 
+ISLANDS = {
+    "islands.migrants": 100,
+    "islands.candidates": 400,
+    "islands.share": 0.2,
+    "islands.nearest": 3,
+    "questions.prototypes.share": 0.7,
+}
 VARIANTS = {
     "heart": {},
+    "islands": ISLANDS,
+    "free islands": {**ISLANDS, "islands.share": None, "islands.nearest": None},
     "everything": EVERYTHING,
     "alone": ALONE,
     "nothing": PUBLIC_ONLY,
@@ -143,3 +152,23 @@ def test_one_changed_parameter_replans():
 def test_impossible_changes_are_refused_as_input(change):
     with pytest.raises((PlanError, ParameterError)):
         planner_view.describe(vary(heart(), change))
+
+
+def test_what_islands_ask_is_said_in_words():
+    free, paid = (describe(vary(heart(), VARIANTS[name])) for name in ("free islands", "islands"))
+    assert "islands" not in describe(heart())
+    assert "no record of the site is read, so they cost nothing" in free["islands"]["words"]
+    (part,) = [part for part in paid["parts"] if part["kind"] == "islands"]
+    assert f"ε = {part['epsilon_alone']:.3g} alone" in paid["islands"]["words"]
+    assert "whatever the trust model" in paid["islands"]["words"]
+    assert "sends 200 of them home" in paid["islands"]["words"]  # 100 of each of two classes
+    text = " ".join(describe_text(vary(heart(), ISLANDS)).split())
+    assert paid["islands"]["words"] in text
+    assert "islands: at each site" in text
+
+
+def test_an_islands_noise_is_that_of_one_site_under_either_trust_model():
+    for trust in ("each-site", "secure-sum"):
+        found = describe(vary(heart(), {**ISLANDS, "privacy.trust": trust}))
+        (noise,) = [part["noise"] for part in found["parts"] if part["kind"] == "islands"]
+        assert len(set(noise.values())) == 1
