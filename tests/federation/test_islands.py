@@ -7,13 +7,14 @@ import math
 import pytest
 
 from patevolve.client import reporting
+from patevolve.client.audit_pipeline import answer_path, asked_of
 from patevolve.client.home import open_home
-from patevolve.client.simulate import Site
+from patevolve.client.simulate import Site, load_records
 from patevolve.server import report as coordinators
 from patevolve.shared import wire
 from patevolve.shared.described import Context
 from patevolve.shared.envelopes import Request, decode_request, decode_response, encode_request
-from patevolve.shared.errors import MessageError
+from patevolve.shared.errors import DataError, MessageError
 from patevolve.shared.messages import Question, decode_migrants, decode_question, encode_question
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import from_record
@@ -164,6 +165,20 @@ def made(module, monkeypatch, *arguments):
     with pytest.raises(MadeError) as found:
         module.write_report(*arguments)
     return found.value.args[0]
+
+
+def test_an_audit_replays_a_run_with_islands(town):
+    """It takes the migrants from the run folder, as it takes the sums; without them it says what is missing."""
+    agreed = town.agreed(CHARGED)
+    town.simulate(agreed, "simulated")
+    asked = asked_of(town.place / "simulated", agreed)
+    assert sorted(asked.questions) == ["counts", "neighbours/1", "prototypes"]
+    home = open_home(town.home(agreed, "Ada", name="simulated-homes"))
+    found = answer_path(asked, home, load_records(town.data("Ada"), agreed.plan)["Ada"])
+    assert (found.missing, found.uncharged) == ((), ())
+    (town.place / "simulated" / "migrants" / "islands-2.pv").unlink()
+    with pytest.raises(DataError, match="islands/2: no migrants"):
+        asked_of(town.place / "simulated", agreed)
 
 
 def test_the_reports_show_the_islands_cost_beside_the_sums(town, monkeypatch):
