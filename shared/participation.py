@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from patevolve.shared.islands import turn_of
 from patevolve.shared.plan import Plan
 from patevolve.shared.runfolder import RunFolder
 
 
 def participation(folder: RunFolder, plan: Plan, names: Sequence[str], sites: Collection[str]) -> list[dict[str, Any]]:
-    """Return, for each question that was summed, how many sites answered, who refused why, and who was silent."""
+    """Return, for each question that was answered, how many sites did, who refused why, and who was silent."""
     rows = []
     for name in names:
-        reply = folder.kept_reply(name)
-        if reply is None:
+        found = folder.who_answered(name)
+        if found is None:
             continue
-        silent = sorted(set(sites) - set(reply.sites) - set(reply.refusals))
+        answered, refused = found
+        silent = sorted(set(sites) - set(answered) - set(refused))
         rows.append(
             {
                 "question": name,
                 "when": _when(plan, name),
-                "sites": len(set(sites) | set(reply.sites)),
-                "answered": len(reply.sites),
-                "refused": dict(reply.refusals),
+                "sites": len(set(sites) | set(answered)),
+                "answered": len(answered),
+                "refused": dict(refused),
                 "silent": silent,
             }
         )
@@ -34,6 +36,8 @@ def _when(plan: Plan, name: str) -> str:
     kind, _, number = name.partition("/")
     if kind == "neighbours":
         return f"generation {plan.evolution.generations - plan.questions.neighbours.times + int(number)}"
+    if kind == "islands":
+        return f"generation {turn_of(plan, name).number}"
     return "before the first generation" if kind in {"counts", "prototypes"} else "after the last generation"
 
 

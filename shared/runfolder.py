@@ -72,11 +72,6 @@ class RunFolder:
             raise MessageError(
                 f"{name}: a tally of another question is stored here; expected the same run. Start a new folder."
             )
-        return self.kept_reply(name)
-
-    def kept_reply(self, name: str) -> Reply | None:
-        """Return the kept sum of the question of this name, whatever it asked, or None."""
-        packet = self._load("tallies", name, kind="tally")
         if packet is None:
             return None
         tally = NoisyTally(values=packet.arrays["values"], std=packet.fields["std"])
@@ -90,6 +85,11 @@ class RunFolder:
         write_atomic(
             self._file("migrants", name), wire.encode(wire.Packet(kind="migration", fields=fields, arrays=arrays))
         )
+
+    def who_answered(self, name: str) -> tuple[tuple[str, ...], Mapping[str, str]] | None:
+        """Return the sites in the kept sum or migrants of this name, and the codes of those that refused."""
+        packet = self._load("tallies", name, kind="tally") or self._load("migrants", name, kind="migration")
+        return None if packet is None else (tuple(packet.fields["sites"]), packet.fields["refusals"])
 
     def load_migrants(self, name: str, question_sha256: str) -> Mapping[str, NDArray[np.float64]] | None:
         """Return the kept migrants by site, or None. Raises MessageError if others than asked for have this name."""

@@ -196,6 +196,8 @@ def check_report(found, agreed, asks):
     whole = accountant.epsilon(accountant.compose([ask.event for ask in asks]), 1e-5).epsilon
     assert math.isclose(found["epsilon"], whole, rel_tol=1e-12)
     assert "islands" in {part["part"] for part in found["parts"]}
+    took = {row["question"]: (row["when"], row["answered"], row["silent"]) for row in found["participation"]}
+    assert took["islands/2"] == ("generation 2", 3, [])
     levels = {(row["viewer"], row["level"]): row["epsilon"] for row in found["viewers"]}
     assert math.isclose(levels["coordinator", "patient"], whole, rel_tol=1e-12)
     assert levels["public", "patient"] <= whole
