@@ -89,7 +89,7 @@ def trained(agreed: Agreed, data: Path, home: Path, device: str, *, quiet: bool 
 def _lines(found: dict[str, Any]) -> list[str]:
     before, after = found["public_spread"]
     return [
-        f"{found['site']}: {found['steps']} steps on {found['device']}, noise {found['noise_multiplier']:.3g} × the clip.",
+        f"{found['site']}: {found['steps']} steps on {found['device']}, noise {found['noise_multiplier']:.3g} × clip.",
         f"All heads in this ledger cost ε = {found['epsilon_of_heads']:.3g} at δ = {found['delta']:g}.",
         f"Spread of public embeddings {before:.2f} before, {after:.2f} after (0 is a collapse).",
         f"The head stays at the site: {found['path']}",

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from patevolve.shared.files import write_atomic
 from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.noise.discrete_gaussian import DiscreteGaussianMechanism
+from patevolve.shared.noise.subsampled import LATTICE
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.accountant import Epsilon
-from patevolve.shared.privacy.events import to_record
+from patevolve.shared.privacy.events import Event, to_record
+from patevolve.shared.privacy.head_part import head_items, head_part
 from patevolve.shared.randomness import stream
 from patevolve.shared.release import gate
 from patevolve.shared.release.folder import MANIFEST
@@ -68,8 +71,8 @@ def conclude(
     claim = Claim(
         plan_sha256=agreed.sha256,
         run=inquiry.run,
-        events=tuple((ask.name, ask.event) for ask in charged(inquiry.asks, outcome)),
-        epsilon=spent_by(inquiry.asks, outcome, agreed.plan.privacy.delta).epsilon,
+        events=items(agreed.plan, inquiry.asks, outcome),
+        epsilon=spent_by(agreed.plan, inquiry.asks, outcome).epsilon,
         delta=agreed.plan.privacy.delta,
     )
 
@@ -107,8 +110,8 @@ def release(  # noqa: PLR0917 - as the loop has them
         near_duplicates=gate.screened(**dataclasses.asdict(outcome.screening)) if outcome.screening else None,
     )
     gate.require(results)
-    spent = spent_by(asks, outcome, plan.privacy.delta)
-    bias = sampler_delta(charged(asks, outcome), spent.epsilon)
+    spent = spent_by(plan, asks, outcome)
+    bias = sampler_delta(charged(asks, outcome), spent.epsilon) + _head_delta(plan, tools, spent.epsilon)
     words = statement(plan, spent, bias, label_method=outcome.labelling.method, unasked=gate.not_asked(results))
     write_release(
         folder.path / RELEASE,
@@ -116,7 +119,7 @@ def release(  # noqa: PLR0917 - as the loop has them
         plan_text=agreed.text,
         plan_sha256=agreed.sha256,
         statement=words,
-        proof={"events": [{"question": ask.name, **to_record(ask.event)} for ask in charged(asks, outcome)]},
+        proof={"events": [{"question": name, **to_record(event)} for name, event in items(plan, asks, outcome)]},
         card=_card(plan, spent, len(samples.classes)),
         seal=seal,
     )
@@ -148,9 +151,24 @@ def charged(asks: tuple[Ask, ...], outcome: Outcome) -> tuple[Ask, ...]:
     return tuple(ask for ask in asks if ask.kind != "labels" or outcome.labelling.method == "pate")
 
 
-def spent_by(asks: tuple[Ask, ...], outcome: Outcome, delta: float) -> Epsilon:
-    """Return the ε of the questions that a run asked."""
-    return accountant.epsilon(accountant.compose([ask.event for ask in charged(asks, outcome)]), delta)
+def items(plan: Plan, asks: tuple[Ask, ...], outcome: Outcome) -> tuple[tuple[str, Event], ...]:
+    """Return (name, event) of all that a run cost a site's units: its questions, and the site's private head."""
+    return (*((ask.name, ask.event) for ask in charged(asks, outcome)), *head_items(plan))
+
+
+def spent_by(plan: Plan, asks: tuple[Ask, ...], outcome: Outcome) -> Epsilon:
+    """Return the ε of all that a run cost a site's units."""
+    events = [event for _, event in items(plan, asks, outcome)]
+    return accountant.epsilon(accountant.compose(events), plan.privacy.delta)
+
+
+def _head_delta(plan: Plan, tools: Tools, epsilon: float) -> float:
+    """Return the same as ``sampler_delta`` for the steps of the plan's head: as many values as it has weights."""
+    part = head_part(plan)
+    if part is None:
+        return 0.0
+    noise = DiscreteGaussianMechanism(sigma=part.noise_multiplier * LATTICE, l2=float(LATTICE))
+    return noise.delta(len(part.rates) * tools.encoder.dimension**2, epsilon)
 
 
 def sampler_delta(asks: tuple[Ask, ...], epsilon: float) -> float:

@@ -19,6 +19,7 @@ from patevolve.shared.errors import InputError, PatevolveError, ReleaseError
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.accountant import CONVERSION
 from patevolve.shared.privacy.events import to_record
+from patevolve.shared.privacy.head_part import head_items
 from patevolve.shared.release.folder import MANIFEST, SOURCE, read_manifest, verify_manifest
 from patevolve.shared.release.proof import PROOF, Keys, Proven, check_proof
 from patevolve.shared.schedule import schedule
@@ -144,6 +145,7 @@ def _check_schedule(agreed: Agreed, proven: Proven) -> tuple[str, ...]:
     except (InputError, ImportError) as reason:  # a public file, or an extra, is not on this machine
         return (f"that the events are those of the plan ({reason})",)
     implied = {ask.name: to_record(ask.event) for ask in asks}
+    implied |= {name: to_record(event) for name, event in head_items(agreed.plan)}
     for name, event in proven.claim.events:
         if implied.get(name) != to_record(event):
             raise ReleaseError(

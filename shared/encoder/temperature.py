@@ -1,4 +1,4 @@
-"""The loss's temperature, searched coarse then fine on public data alone: it costs nothing, and anyone may repeat it."""
+"""The loss's temperature, searched coarse then fine on public data alone: that is free, and anyone can repeat it."""
 
 from __future__ import annotations
 

@@ -106,9 +106,10 @@ class SubsampledGaussianStep:
         count = checks.integer(units=units, at_least=0, at_most=MOST_UNITS)
         if total.ndim != 1 or not 1 <= len(total) <= LATTICE**2 // 4:
             raise ParameterError(f"a sum of shape {total.shape} found; expected (d,) with 1 ≤ d ≤ {LATTICE**2 // 4}.")
-        if not float(np.linalg.norm(total)) <= self.clip * count * (1 + 2 * SLACK):  # NaN and infinity are at most nothing
+        norm = float(np.linalg.norm(total))
+        if not norm <= self.clip * count * (1 + 2 * SLACK):  # NaN and infinity are at most nothing
             raise ParameterError(
-                f"a sum of norm {float(np.linalg.norm(total)):.3g} found; {count} vectors clipped to {self.clip:g} "
+                f"a sum of norm {norm:.3g} found; {count} vectors clipped to {self.clip:g} "
                 f"cannot have it. Clip each unit's gradient."
             )
         room = (LATTICE - 1 - math.sqrt(len(total))) / (1 + SLACK)

@@ -94,6 +94,11 @@ def head_events(plan: Plan) -> tuple[Event, ...]:
     return () if part is None else part.events
 
 
+def head_items(plan: Plan) -> tuple[tuple[str, Event], ...]:
+    """Return (name, event) of each stretch of the head's steps, as a release lists what was charged."""
+    return tuple((f"head/{number}", event) for number, event in enumerate(head_events(plan), 1))
+
+
 def _events(rates: tuple[float, ...], multiplier: float) -> tuple[SubsampledGaussian, ...]:
     return tuple(_step(rate, multiplier, len(list(group))) for rate, group in itertools.groupby(rates))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from patevolve.shared import checks
 from patevolve.shared.errors import ParameterError
 from patevolve.shared.privacy import accountant
-from patevolve.shared.privacy.events import DiscreteGaussianSum, Event, Exponential
+from patevolve.shared.privacy.events import DiscreteGaussianSum, Event, Exponential, SubsampledGaussian
 
 Curve = NDArray[np.float64]
 
@@ -97,7 +97,9 @@ def scaled(event: Event, times: int) -> Event:
     """Return the event for a change of ``times`` ballots at once: every sensitivity it states grows ``times``-fold.
 
     A choice by the exponential mechanism states its range, which grows the same way: the loss between data sets that
-    are ``times`` units apart is a sum of as many losses, and so are their ranges.
+    are ``times`` units apart is a sum of as many losses, and so are their ranges. A sampled step is taken as one without
+    sampling: whatever part of the units the sample takes moves its sum by at most ``times`` bounds, and a mixture of
+    such steps diverges no further than the worst of them.
     Raises ParameterError for events that state no sensitivity (their group cost is not computed here).
     """
     factor = checks.integer(times=times, at_least=1)
@@ -106,6 +108,8 @@ def scaled(event: Event, times: int) -> Event:
     lengths = {f.name: getattr(event, f.name) * factor for f in dataclasses.fields(event) if f.name in {"l1", "l2"}}
     if isinstance(event, Exponential):
         lengths = {"epsilon": event.epsilon * factor}
+    if isinstance(event, SubsampledGaussian):
+        return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / factor, sample_rate=1.0)
     if not lengths:
         raise ParameterError(
             f"the cost of {factor} changed ballots under {type(event).__name__} asked for; it states no sensitivity."

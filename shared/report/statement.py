@@ -44,6 +44,8 @@ def statement(
     asked += [f"{q.confidence.times} round(s) of classifiers' confidence"] if q.confidence.share else []
     islands = plan.islands.times if plan.islands and plan.islands.share else 0  # others read no record
     asked += [f"{islands} round(s) of each site's votes on its own island"] if islands else []
+    steps = plan.encoder.head.steps
+    asked += [f"{steps} steps by which each site trains its own head"] if plan.encoder.head.share else []
     asked += ["teacher labels"] if q.labels.share and label_method == "pate" else []
     asked += ["which samples are close to a record"] if q.copies.share else []
     asked += ["whether a student is right on held-out units"] if q.score.share else []
@@ -89,5 +91,6 @@ def _mechanisms(plan: Plan) -> str:
     """Return the mechanisms of the plan's questions in words; a site draws the last two by itself, whole."""
     found = ["Discrete Gaussian noise on integer sums"]
     found += ["the exponential mechanism over integer scores"] if plan.questions.choices.share else []
+    found += ["the same on sums of clipped gradients of a secret sample"] if plan.encoder.head.share else []
     found += ["discrete Laplace noise on integer sums"] if plan.questions.confidence.share else []
     return ", ".join(found)

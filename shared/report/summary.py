@@ -14,6 +14,7 @@ import numpy as np
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import accountant, tight, viewers
 from patevolve.shared.privacy.events import Event
+from patevolve.shared.privacy.head_part import head_events, head_part
 from patevolve.shared.privacy.planner import spend
 from patevolve.shared.privacy.viewers import Exposure
 
@@ -68,9 +69,11 @@ class Utility:
 def privacy_part(agreed: Agreed, shared: Sequence[Event], local: Sequence[Event] = ()) -> dict[str, Any]:
     """Return ε, the RDP curve, its conversion, the tight figure, the parts and the viewers of a run's events.
 
-    local: what each site's own island cost its units, beside what was asked of all sites together
+    local: what each site's own island cost its units, beside what was asked of all sites together; the cost of the
+           plan's private head is added here
     """
-    plan, events = agreed.plan, (*shared, *local)
+    plan, local = agreed.plan, (*local, *head_events(agreed.plan))
+    events = (*shared, *local)
     curve = accountant.compose(events)
     spent = accountant.epsilon(curve, plan.privacy.delta)
     figure = tight.figure(events, plan.privacy.delta) if events else None
@@ -95,8 +98,27 @@ def privacy_part(agreed: Agreed, shared: Sequence[Event], local: Sequence[Event]
     }
 
 
+def _head(agreed: Agreed) -> list[dict[str, Any]]:
+    head, unit = head_part(agreed.plan), agreed.plan.privacy.unit
+    if head is None:
+        return []
+    alone = accountant.epsilon(accountant.compose(head.events), agreed.plan.privacy.delta)
+    return [
+        {
+            "part": "head",
+            "share": head.share,
+            "times": len(head.rates),
+            "rho": None,  # the curve of sampled steps is no line in the order
+            "noise_multiplier": head.noise_multiplier,
+            "epsilon_alone": alone.epsilon,
+            "words": f"noise of {head.noise_multiplier:.1f} times a {unit}'s longest gradient, {len(head.rates)} steps of "
+            f"training at each site; the result never leaves it",
+        }
+    ]
+
+
 def _parts(agreed: Agreed) -> list[dict[str, Any]]:
-    parts, unit = [], agreed.plan.privacy.unit
+    parts, unit = _head(agreed), agreed.plan.privacy.unit
     for part in spend(agreed.plan):
         alone = accountant.epsilon(part.rho * np.asarray(accountant.ORDERS), agreed.plan.privacy.delta).epsilon
         parts.append(
@@ -125,7 +147,7 @@ def _viewers(agreed: Agreed, shared: Sequence[Event], local: Sequence[Event]) ->
     delta, colluders = plan.privacy.delta, plan.privacy.colluders
     if not (shared or local):
         return []
-    # Every site's island costs the same, and nobody is known to more than two sites here.
+    # Every site's island, and its head, costs the same, and nobody is known to more than two sites here.
     islands = dict.fromkeys(("one site", "another")[: plan.sites.count], tuple(local)) if local else {}
     seen = Exposure(shared=tuple(shared), local=islands)
     public = Exposure(shared=tuple(viewers.public_view(event, colluders=colluders) for event in shared), local=islands)
