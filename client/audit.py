@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.client import study
-from patevolve.client.audit_pipeline import Asked, answer_path, asked_of, two_world_runs
+from patevolve.client.audit_deeper import inversions, one_run_audit, shadow_students
+from patevolve.client.audit_pipeline import AnswerPath, Asked, answer_path, asked_of, two_world_runs
 from patevolve.client.home import SiteHome
-from patevolve.shared.audit import bounds, copying, membership
+from patevolve.shared.audit import attributes, bounds, copying, membership
+from patevolve.shared.audit.attributes import Guess
 from patevolve.shared.audit.canaries import Finding, summary
 from patevolve.shared.audit.membership import Attack, Group
+from patevolve.shared.audit.one_run import OneRun
 from patevolve.shared.data.layout import Layout
 from patevolve.shared.data.load import load_table
 from patevolve.shared.data.parquet import cells
@@ -36,6 +39,7 @@ ALARM = 1e-3  # false-alarm probability of an audit's tests of noise and copies 
 CONFIDENCE = 0.95  # of the intervals that are shown
 
 Row = tuple[str, ...]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -53,23 +57,31 @@ class Subject:
     raw: tuple[Row, ...] = ()
 
 
-def audit(subject: Subject, *, trials: int) -> SiteOnly[dict[str, Any]]:
+def audit(subject: Subject, *, trials: int, shadows: int = 0, canaries: int = 0) -> SiteOnly[dict[str, Any]]:
     """Run every attack. Raises DataError for a folder that holds no finished run of the plan.
 
-    trials:  whole runs in each of the two worlds of the canary; 0 leaves them out
+    trials:    whole runs in each of the two worlds of the canary; 0 leaves them out
+    shadows:   students of whole runs over held-out records that the student is held against; 0 leaves them out
+    canaries:  of the one run that plants many; 0 leaves it out
     """
     asked = asked_of(subject.path, subject.agreed)
     canary = two_world_runs(subject.agreed, trials=trials, confidence=1 - ALARM) if trials else None
+    many = one_run_audit(subject.agreed, confidence=1 - ALARM, canaries=canaries) if canaries else None
     release = _release(subject.path / RELEASE, subject.agreed.plan)
+    paths = {site: answer_path(asked, home, subject.members[site]) for site, home in subject.homes.items()}
+    inverted = inversions(asked, _voters(subject), subject.others, [path.noise for path in paths.values()])
     found: dict[str, Any] = {
-        "answers": _answers(subject, asked),
+        "answers": _answers(subject, paths),
         "canary": None if canary is None else summary(canary),
-        "membership": [dataclasses.asdict(one) for one in _membership(subject, asked, release)],
+        "one_run": None if many is None else {**dataclasses.asdict(many), "alarm": many.alarm},
+        "membership": [dataclasses.asdict(one) for one in _membership(subject, asked, release, shadows)],
+        "attributes": [dataclasses.asdict(one) for one in _attributes(subject, asked, release)],
+        "inversion": [dataclasses.asdict(one) for one in inverted],
         "copying": _copying(subject, asked, release),
         "repeats": _repeats(subject),
         "charged": False,
     }
-    return SiteOnly({**found, "alarms": _alarms(found, canary)})
+    return SiteOnly({**found, "alarms": _alarms(found, canary, many)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,10 +121,9 @@ def _plain(cell: str) -> str:
         return "" if text in {"", "?", "na", "nan", "none", "null"} else text
 
 
-def _answers(subject: Subject, asked: Asked) -> list[dict[str, Any]]:
+def _answers(subject: Subject, paths: Mapping[str, AnswerPath]) -> list[dict[str, Any]]:
     rows = []
-    for site, home in subject.homes.items():
-        path = answer_path(asked, home, subject.members[site])
+    for site, path in paths.items():
         check = bounds.noise_check(path.residuals) if path.residuals.size else None
         rows.append(
             {
@@ -156,7 +167,7 @@ def others_of(members: Mapping[str, Records], homes: Mapping[str, SiteHome], pla
     return apart if len(apart) >= 20 else None
 
 
-def _membership(subject: Subject, asked: Asked, release: _Released) -> list[Attack]:
+def _membership(subject: Subject, asked: Asked, release: _Released, shadows: int) -> list[Attack]:
     if subject.others is None:
         return []
     members, released = _group(_voters(subject), asked), _group(release.records, asked)
@@ -187,7 +198,34 @@ def _membership(subject: Subject, asked: Asked, release: _Released) -> list[Atta
             weights, bias = arrays["weights"], arrays["bias"]
         own, other = (membership.student_scores(group, weights, bias) for group in (members, others))
         attacks.append(membership.attack("student's confidence", own, other, CONFIDENCE))
+        attacks += _shadowed(subject, (members, others), (own, other), shadows)
     return attacks
+
+
+def _shadowed(subject: Subject, groups: tuple[Group, Group], scores: tuple[Floats, Floats], count: int) -> list[Attack]:
+    """Return the attack that holds the student against shadow students of the records that the attacker may use."""
+    if count < 2 or subject.others is None:
+        return []
+    order = np.argsort(subject.others.classes, kind="stable")[0::2]  # as ``_halves`` divides them
+    sizes = {site: len(records) for site, records in subject.members.items()}
+    students = shadow_students(subject.agreed, subject.others.pick(order), sizes, count)
+    if len(students) < 2:
+        return []
+    own, other = (
+        membership.against_shadows(
+            score, np.stack([membership.student_scores(group, one["weights"], one["bias"]) for one in students])
+        )
+        for group, score in zip(groups, scores, strict=True)
+    )
+    return [membership.attack(f"against {len(students)} shadow students", own, other, CONFIDENCE)]
+
+
+def _attributes(subject: Subject, asked: Asked, release: _Released) -> list[Guess]:
+    """Return how well each column of a table is guessed from the others, for members and for others."""
+    if subject.others is None or subject.agreed.plan.data.kind != "table":
+        return []
+    groups = (_group(records, asked) for records in (_voters(subject), subject.others, release.records))
+    return attributes.guesses(subject.agreed.plan.data.columns, *groups)
 
 
 def _halves(group: Group) -> tuple[Group, Group]:
@@ -234,7 +272,7 @@ def _repeats(subject: Subject) -> dict[str, Any]:
     return {**dataclasses.asdict(found), "alarm": found.alarm}
 
 
-def _alarms(found: Mapping[str, Any], canary: Finding | None) -> list[str]:
+def _alarms(found: Mapping[str, Any], canary: Finding | None, many: OneRun | None) -> list[str]:
     """Return what must not be: each test of noise and copies gets an equal part of the false-alarm probability."""
     alarms, level = [], ALARM / (len(found["answers"]) + 1)
     for row in found["answers"]:
@@ -248,6 +286,8 @@ def _alarms(found: Mapping[str, Any], canary: Finding | None) -> list[str]:
     if canary is not None and canary.alarm:
         low = max(canary.lower, canary.lower_gaussian)
         alarms.append(f"a planted record is found too often: ε is at least {low:.2f}, charged {canary.ledger:.2f}")
+    if many is not None and many.alarm:
+        alarms.append(f"{many.right} of {many.guesses} canaries guessed: ε is at least {many.lower:.2f}")
     copies = found["copying"]["copies"]
     if not copies["p"] >= level:
         alarms.append(f"the release repeats {copies['found']} private records; by chance {copies['expected']:.2g}")

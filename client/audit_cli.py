@@ -12,6 +12,7 @@ from patevolve.client import policy as policies
 from patevolve.client.home import open_home
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.errors import DataError
+from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.site_only import BADGE
 from patevolve.shared.runfolder import PLAN, finite
@@ -36,20 +37,41 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--trials", type=click.IntRange(0, 100_000), default=200, show_default=True, help="Runs in each canary world."
 )
+@click.option(
+    "--shadows", type=click.IntRange(0, 10_000), default=8, show_default=True, help="Shadow students; more find more."
+)
+@click.option(
+    "--canaries", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Canaries of the one-run audit."
+)
+@click.option("--page", type=PATH, default=None, help="Keep what was found as a page, for this site alone.")
 @FORMAT
 def audit_command(  # noqa: PLR0917 - click passes by name
-    run: Path, data: Path | None, held_out: Path | None, demo: str | None, homes: Path | None, trials: int, form: str
+    run: Path,
+    data: Path | None,
+    held_out: Path | None,
+    demo: str | None,
+    homes: Path | None,
+    trials: int,
+    shadows: int,
+    canaries: int,
+    page: Path | None,
+    form: str,
 ) -> None:
     """Attack a finished run where its records are, and say what was found and what could have been found.
 
-    Noise in every stored answer, a record planted in two worlds, membership inference, copies. Reads private records
-    and charges nothing, so all of it is for this site's screen: nothing is written or sent. Ends with code 4 on alarm.
+    Noise in every stored answer, planted records, membership, attribute inference, inversion, copies. Reads private
+    records and charges nothing, so all of it is for this site alone: nothing is sent, and nothing is written but the
+    --page that you ask for. Ends with code 4 on alarm.
     """
     from patevolve.client.audit import audit  # noqa: PLC0415 - heavy: only this command needs it
     from patevolve.client.audit_view import text  # noqa: PLC0415 - as above
 
     subject = _subject(run, read_plan(run / PLAN), data, held_out, demo, homes or run / "sites")
-    found = audit(subject, trials=trials).open_at_site()
+    found = audit(subject, trials=trials, shadows=shadows, canaries=canaries).open_at_site()
+    if page is not None:
+        from patevolve.client.audit_page import rendered  # noqa: PLC0415 - as above
+
+        write_atomic(page, rendered(subject.agreed.plan.name, found).encode(), mode=0o600)
     say(form, {"badge": BADGE, **finite(found)}, text(found))
     if found["alarms"]:
         raise DataError(f"{len(found['alarms'])} alarm(s), listed above; the guarantee of this run is in doubt.")

@@ -182,9 +182,11 @@ class AnswerPath:
     residuals:  noise found, in units of the noise promised by the plan, all questions together
     missing:    questions of the run that the ledger has no answer for
     uncharged:  answers without a charge of the plan's event
+    noise:      by question, the noise found in lattice steps; it tells the exact sum, so it stays in this process
     """
 
     residuals: NDArray[np.float64]
+    noise: Mapping[str, NDArray[np.float64]]
     missing: tuple[str, ...]
     uncharged: tuple[str, ...]
 
@@ -193,7 +195,7 @@ def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
     """Compare every answer in the site's ledger with the exact sum of its records."""
     index = build_index(records, run.agreed.plan, run.tools.encoder, home.secret)
     exact = exact_sums(run.agreed, run.asks, run.tools, index, home.secret)
-    residuals, missing, uncharged = [], [], []
+    noise, residuals, missing, uncharged = {}, [], [], []
     with Ledger.open(home.path / LEDGER) as ledger:
         charges = [charge for charge in ledger.charges() if charge.key.plan_sha256 == run.agreed.sha256]
         for name, data in run.questions.items():
@@ -208,8 +210,10 @@ def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
             if all(charge.event != ask.event for charge in own):
                 uncharged.append(name)
             if ask.mechanism.std > 0.0:  # a choice adds no noise to what it answers
-                residuals.append((decode_answer(stored).values - exact(data)) / ask.mechanism.std)
+                noise[name] = (decode_answer(stored).values - exact(data)).astype(np.float64)
+                residuals.append(noise[name] / ask.mechanism.std)
     return AnswerPath(
+        noise=noise,
         residuals=np.concatenate(residuals) if residuals else np.zeros(0),
         missing=tuple(missing),
         uncharged=tuple(uncharged),
@@ -242,7 +246,8 @@ def small_plan(agreed: Agreed) -> Agreed:
     return vary(agreed, changes)
 
 
-def _public_records(plan: Plan, tools: Tools, site: int) -> Records:
+def public_records(plan: Plan, tools: Tools, site: int) -> Records:
+    """Return the records of a made-up site: draws of the public generator."""
     values, classes = [], []
     for cls in range(len(plan.data.classes)):
         genomes = tools.generator.draw(stream(plan.seed, "audit", site, cls), cls, BASE)
@@ -277,7 +282,7 @@ def two_world_runs(
     small = small_plan(agreed)
     tools = tools_of(small.plan)
     asks = schedule(small.plan, tools.encoder.embedding_size)
-    base = {f"site {number}": _public_records(small.plan, tools, number) for number in range(small.plan.sites.count)}
+    base = {f"site {number}": public_records(small.plan, tools, number) for number in range(small.plan.sites.count)}
     planted = _canary(small.plan, tools, copies)
     single = _canary(small.plan, tools, 1)
     worlds = {False: base, True: base | {"site 0": study.join([base["site 0"], planted])}}
@@ -292,7 +297,7 @@ def two_world_runs(
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="patevolve-audit-", dir=memory) as scratch:
             path = Path(scratch) / "run"
-            _run(small, worlds[present], path, noise)
+            run_small(small, worlds[present], path, noise)
             questions = questions_of(path, small, tools, asks)
             kept = RunFolder(path=path)
             replies = {name: kept.load_reply(name, digest(data)) for name, data in questions.items()}
@@ -310,7 +315,8 @@ def two_world_runs(
     return two_worlds(score, trials=trials, ledger=charged, delta=small.plan.privacy.delta, confidence=confidence)
 
 
-def _run(agreed: Agreed, records: Mapping[str, Records], path: Path, noise: NoiseFor) -> None:
+def run_small(agreed: Agreed, records: Mapping[str, Records], path: Path, noise: NoiseFor) -> None:
+    """Run a plan over made-up sites into a new folder; a release that the gate stops is no matter here."""
     open_run(path, agreed)
     sites = study.found_sites(path / "sites", records, agreed)
     try:

@@ -17,7 +17,9 @@ def text(found: Mapping[str, Any]) -> str:
         f"half noise would be found with probability {_number(row['power_half'])}"
         for row in found["answers"]
     ]
-    lines += ["", *_canary_lines(found["canary"]), "", *_attack_lines(found["membership"]), ""]
+    lines += ["", *_canary_lines(found["canary"]), *_one_run_lines(found["one_run"])]
+    lines += ["", *_attack_lines(found["membership"]), "", *_attribute_lines(found["attributes"])]
+    lines += [*_inversion_lines(found["inversion"]), ""]
     copying_found = found["copying"]
     copies, near = copying_found["copies"], copying_found["nearness"]
     lines += [
@@ -69,5 +71,41 @@ def _attack_lines(attacks: list[dict[str, Any]]) -> list[str]:
             )
             if low["real"] == 0.0:
                 parts[-1] += ", none of the others allowed: too few to tell"
+        parts.append(f"{one['above']} members above all others (by chance {one['expect']:.1f})")
         lines.append("; ".join(parts))
+    return lines
+
+
+def _one_run_lines(one: Mapping[str, Any] | None) -> list[str]:
+    if one is None:
+        return []
+    return [
+        f"Many canaries in one run: {one['right']} of {one['guesses']} guesses right, {one['canaries']} planted",
+        f"  so ε >= {one['lower']:.3f} at confidence {one['confidence']:g}; the ledger says {one['ledger']:.3f}",
+        f"  a smoke test: had every guess been right, it would have said {one['reach']:.3f}",
+    ]
+
+
+def _attribute_lines(guesses: list[dict[str, Any]]) -> list[str]:
+    if not guesses:
+        return []
+    most = max(guesses, key=lambda one: float(one["z"]))
+    mean = sum(one["gain"] for one in guesses) / len(guesses)
+    lines = ["Attribute inference: a cell guessed from all others by the release; members should gain nothing"]
+    lines += [
+        f"  {one['column']:<24} right for {one['members']:.3f} of members, {one['others']:.3f} of others "
+        f"(usual level {one['usual']:.3f})"
+        for one in guesses
+    ]
+    return [*lines, f"  mean gain {mean:+.3f}; largest at {most['column']}, {most['z']:+.1f} standard errors", ""]
+
+
+def _inversion_lines(found: list[dict[str, Any]]) -> list[str]:
+    lines = ["Inversion by a linear decoder of public samples: records picked out of a line-up by what was rebuilt"]
+    for one in found:
+        hit = one["found"]
+        lines.append(
+            f"  {one['name']:<42} {hit['value']:.3f} ({hit['low']:.3f} to {hit['high']:.3f}) of {one['records']}, "
+            f"chance {one['chance']:.3f}; explains {one['explained']:.2f} of the variance"
+        )
     return lines

@@ -35,13 +35,19 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack's result; chance is AUC 0.5, and TPR = FPR."""
+    """One attack's result; chance is AUC 0.5, and TPR = FPR.
+
+    above:   worst-case records: members that score above every non-member
+    expect:  how many would by chance: members / (others + 1)
+    """
 
     name: str
     members: int
     others: int
     auc: Interval
     low: tuple[LowFalse, ...]
+    above: int
+    expect: float
 
 
 def attack(name: str, members: Floats, others: Floats, confidence: float = 0.95) -> Attack:
@@ -52,6 +58,8 @@ def attack(name: str, members: Floats, others: Floats, confidence: float = 0.95)
         others=others.size,
         auc=bounds.auc(members, others, confidence),
         low=tuple(bounds.tpr_at(members, others, rate, confidence) for rate in RATES),
+        above=int(np.sum(members > others.max())),
+        expect=members.size / (others.size + 1),
     )
 
 
@@ -91,6 +99,24 @@ def student_scores(targets: Group, weights: Floats, bias: Floats) -> Floats:
     logits = logits - logits.max(axis=1, keepdims=True)
     chosen = np.take_along_axis(logits, targets.classes[:, None], axis=1)[:, 0]
     return np.asarray(chosen - np.log(np.exp(logits).sum(axis=1)), dtype=np.float64)
+
+
+def against_shadows(own: Floats, shadows: Floats) -> Floats:
+    """Return how far each target's score stands above those that shadow students give it, in their spread, (n,).
+
+    own:      (n,) log-probabilities under the student that is attacked;  shadows: (k, n) under students of other data
+    The shadows never saw the targets: the offline likelihood ratio attack of Carlini et al. 2022 (LiRA), on logits.
+    """
+    values = _logit(shadows)
+    spread = values.std(axis=0, ddof=1)
+    return np.asarray((_logit(own) - values.mean(axis=0)) / np.maximum(spread, 1e-3), dtype=np.float64)
+
+
+def _logit(log_probability: Floats) -> Floats:
+    """Return log(p / (1 − p)), in which confidences are close to normal."""
+    bounded = np.minimum(log_probability, -1e-12)
+    logit: Floats = bounded - np.log(-np.expm1(bounded))
+    return logit
 
 
 def _squares(targets: Group, sample: Group) -> Iterator[tuple[Labels, Floats]]:
