@@ -37,3 +37,9 @@ def approved_plan(home: SiteHome, sha256: str) -> Agreed:
         raise PolicyError(f"{path} holds plan {agreed.sha256[:12]}…; its name says another. Restore the approved text.")
     check_plan(policy, agreed)
     return agreed
+
+
+def approved_plans(home: SiteHome) -> list[Agreed]:
+    """Return the plans that the policy permits and whose text is here. Raises PolicyError for a damaged text."""
+    here = [sha256 for sha256 in home.policy.plans if (home.path / PLANS / f"{sha256}.toml").exists()]
+    return [approved_plan(home, sha256) for sha256 in here]

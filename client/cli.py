@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from patevolve.client import deploy_cli
 from patevolve.client import policy as policies
+from patevolve.client.approved import install_plan
 from patevolve.client.audit_cli import audit_command
 from patevolve.client.device import chosen
 from patevolve.client.device_cli import device_options
@@ -209,6 +210,7 @@ def approve(  # noqa: PLR0917 - click passes by name
             raise PolicyError("the plan was not approved; nothing was written.")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(path, policies.draft(site, agreed, reserve=reserve, maximum_message=most).encode())
+    install_plan(home, agreed)
     permitted = {kind: policies.RELEASES[kind] for kind in kinds_asked(agreed.plan)}
     say(
         form,

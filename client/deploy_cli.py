@@ -31,7 +31,7 @@ UNSAFE = click.option(
 
 def commands() -> list[click.Command]:
     """Return the commands to be added to ``patevolve client``."""
-    return [join, key, peers, start, status, doctor, answer]
+    return [join, key, peers, start, status, doctor, answer, forget]
 
 
 @click.command(
@@ -75,11 +75,12 @@ def key(home: Path, form: str) -> None:
 def peers(roster: Path, home: Path, form: str, *, yes: bool) -> None:
     """Show the other sites' public keys and keep them: in a secure sum, the site sums with these peers alone."""
     from patevolve.client import joining  # noqa: PLC0415 - this command alone
+    from patevolve.client.approved import approved_plans  # noqa: PLC0415 - the same
     from patevolve.client.home import open_home  # noqa: PLC0415 - the same
     from patevolve.client.masking import ROSTER  # noqa: PLC0415 - the same
-    from patevolve.shared.plan import read_plan  # noqa: PLC0415 - the same
 
-    sites = joining.read_peers(roster, open_home(home), read_plan(home / joining.PLAN))
+    opened = open_home(home)
+    sites = joining.read_peers(roster, opened, approved_plans(opened))
     if form == "text":
         click.echo("\n".join(f"{site}: {public}" for site, public in sites.items()))
     if not yes and not click.confirm("Have you compared these keys with the sites by another way?", err=form == "json"):
@@ -135,10 +136,12 @@ def status(home: Path, form: str) -> None:
     """Say whether the site is being served, what it permits, and what its ledger has spent."""
     from patevolve.client.home import IDENTITY  # noqa: PLC0415 - this command alone
     from patevolve.client.joining import is_served  # noqa: PLC0415 - the same
+    from patevolve.client.masking import open_runs  # noqa: PLC0415 - the same
     from patevolve.shared.privacy.signing import load_identity  # noqa: PLC0415 - the same
 
     joined = read_joined(home)
     said: dict[str, Any] = {"site": joined.site, "address": joined.address, "served": is_served(home)}
+    said["open_runs"] = sorted(set(open_runs(home).values()))
     if (home / IDENTITY).exists():
         said["public_key"] = load_identity(home / IDENTITY).public_key
     try:
@@ -151,6 +154,7 @@ def status(home: Path, form: str) -> None:
     lines += [f"Public key: {said['public_key']}"] if "public_key" in said else []
     lines += [str(said["reason"])] if "reason" in said else []
     lines += [f"ε spent: {said['spent']:.3g} of {said['cap']:g}; {said['charges']} charges"] if "spent" in said else []
+    lines += [f"Open runs under masks: {', '.join(said['open_runs'])}"] if said["open_runs"] else []
     say(form, said, "\n".join(lines))
 
 
@@ -231,3 +235,21 @@ def answer(question: Path, out: Path, home: Path, profile: str | None, form: str
     if refused:
         words += f" Refused ({', '.join(refused)}); the reason stands in the log above. Carry it back all the same."
     say(form, said, words)
+
+
+@click.command(
+    context_settings=SETTINGS, epilog=f"Example: patevolve client forget 9f2c61d0a1b2c3d4 --home site/\n\n{EPILOG}"
+)
+@click.argument("run")
+@HOME
+@FORMAT
+def forget(run: str, home: Path, form: str) -> None:
+    """Delete the keys and replies of a run's secure sums once the run is over. The ledger keeps every charge.
+
+    `patevolve client status` lists the open runs. A run that goes on after this is set up, drawn and charged anew.
+    """
+    from patevolve.client import masking  # noqa: PLC0415 - this command alone
+    from patevolve.client.home import open_home  # noqa: PLC0415 - the same
+
+    masking.forget(open_home(home), run)
+    say(form, {"forgotten": run}, f"The state of run {run} is gone.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import email.utils
 import http.client
+import math
 import re
 import socket
 import ssl
@@ -133,7 +134,9 @@ def clock(date: str | None, now: dt.datetime) -> str:
         there = email.utils.parsedate_to_datetime(date)
     except ValueError:
         return "the coordinator does not tell the time in a known form; not checked"
+    if there.tzinfo is None:  # what RFC 5322 says with -0000: UTC, of a clock that knows no zone
+        there = there.replace(tzinfo=dt.UTC)
     skew = (now - there).total_seconds()
     if not abs(skew) <= SKEW_SECONDS:
         raise Ill("clock", f"this clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the coordinator's.")
-    return f"within {abs(skew):.0f} s of the coordinator's"
+    return f"within {math.ceil(abs(skew))} s of the coordinator's"

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ PLAN, AUTHORITY, NODE_KEY = "plan.toml", "ca.crt", "node.key"
 LOCK, SECRET, LOGS, FLOWER = "client.lock", "executor.secret", "logs", "flower"
 RESTART_SECONDS = 15.0  # Flower refuses a node's return until it has marked the old one offline: 43 to 60 s
 RESTART_EXECUTOR_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # far more than anybody holds the lock to look whether it is free
 SECRET_BYTES = 32
 
 
@@ -66,15 +67,20 @@ def take_over(folder: Path, home: Path, data: Path) -> tuple[Joined, Agreed]:
     return kept, agreed
 
 
-def read_peers(path: Path, home: SiteHome, agreed: Agreed) -> dict[str, str]:
-    """Return the sites and their public keys of a roster. Raises InputError unless this site is rightly among them."""
+def read_peers(path: Path, home: SiteHome, plans: Sequence[Agreed]) -> dict[str, str]:
+    """Return the sites and their public keys of a roster. Raises InputError unless this site is rightly among them.
+
+    plans:  those that the site has approved; the roster has to be one of theirs
+    """
     try:
         sites = {str(k): str(v) for k, v in json.loads(_read(path))["sites"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as reason:
         raise InputError(f"{path} is no roster ({reason}); expected the roster.json of the coordinator.") from reason
-    if len(sites) != agreed.plan.sites.count:
+    counts = sorted({agreed.plan.sites.count for agreed in plans})
+    if len(sites) not in counts:
         raise InputError(
-            f"{path} lists {len(sites)} sites; the plan is for {agreed.plan.sites.count}. Ask for its own."
+            f"{path} lists {len(sites)} sites; the approved plans are for {' or '.join(map(str, counts)) or 'none'}. "
+            f"Approve the plan first, or ask for its own roster."
         )
     if sites.get(home.policy.site) != home.identity.public_key:
         raise InputError(
@@ -162,21 +168,38 @@ def alone(home: Path) -> Iterator[None]:
     """Hold the site's folder for serving. Raises LedgerError if another process serves it."""
     handle = os.open(home / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as reason:
-        raise LedgerError(
-            f"{home} is served by another process already; expected one. Stop that one first."
-        ) from reason
-    else:
+        if not _locked(handle, fcntl.LOCK_EX):
+            raise LedgerError(f"{home} is served by another process already; expected one. Stop that one first.")
         yield
     finally:
         os.close(handle)
 
 
+def _locked(handle: int, kind: int) -> bool:
+    """Take a lock, and say whether it was free but for the moment in which somebody else looks whether it is."""
+    end = time.monotonic() + LOOK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(LOOK_SECONDS / 20)
+        else:
+            return True
+
+
 def is_served(home: Path) -> bool:
-    """Return whether a process serves this folder now."""
+    """Return whether a process serves this folder now. Several may look at once; one that starts meanwhile waits."""
+    path = home / LOCK
+    if not path.exists():
+        return False
+    handle = os.open(path, os.O_RDONLY)
     try:
-        with alone(home):
-            return False
-    except LedgerError:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
         return True
+    else:
+        return False
+    finally:
+        os.close(handle)

@@ -23,7 +23,7 @@ from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import SiteHome, open_home
 from patevolve.client.institution import Institution, Rendered, render_once
 from patevolve.client.island import evolve
-from patevolve.client.masking import open_masking
+from patevolve.client.masking import known_peers, open_masking
 from patevolve.client.policy import FILE, SitePolicy, read_policy
 from patevolve.client.private_head import head_of
 from patevolve.client.private_index import PrivateIndex
@@ -141,14 +141,18 @@ def _hello(station: Station, request: Request) -> Response:
     with home.open_ledger() as ledger:
         if shown is not None:
             check_not_older(ledger, shown)
-        if not affords(ledger, home.policy, prepared.agreed, prepared.asks, run=request.run):
-            raise BudgetError(
-                f"the cap ε = {home.policy.budget.epsilon:g} does not cover what plan {prepared.agreed.plan.name!r} "
-                f"still asks (ε = {prepared.agreed.plan.privacy.epsilon:g} in all); nothing was answered. Raise the "
-                f"cap in {home.path / FILE}, or stay away."
-            )
+        _check_affords(home, prepared, ledger, request.run)
     part = encode_welcome(request, welcome(home, unsafe=station.unsafe), home.identity)
     return Response(action="hello", site=home.policy.site, codes=(OK,), parts=(part,))
+
+
+def _check_affords(home: SiteHome, prepared: Prepared, ledger: Ledger, run: str) -> None:
+    if not affords(ledger, home.policy, prepared.agreed, prepared.asks, run=run):
+        raise BudgetError(
+            f"the cap ε = {home.policy.budget.epsilon:g} does not cover what plan {prepared.agreed.plan.name!r} still "
+            f"asks (ε = {prepared.agreed.plan.privacy.epsilon:g} in all); nothing was answered. Raise the cap in "
+            f"{home.path / FILE}, or stay away."
+        )
 
 
 def _setup(station: Station, request: Request) -> Response:
@@ -156,7 +160,8 @@ def _setup(station: Station, request: Request) -> Response:
     home = open_home(station.home)
     prepared = station.prepare(home, request.plan)
     _check_masks(prepared)
-    with home.open_ledger():
+    with home.open_ledger() as ledger:
+        _check_affords(home, prepared, ledger, request.run)  # else any name would leave a state behind
         part = open_masking(home, prepared.agreed, request.run, begin=True).site.advert()
     return Response(action="setup", site=home.policy.site, codes=(OK,), parts=(part,))
 
@@ -165,7 +170,7 @@ def _ask(station: Station, request: Request) -> Response:
     """Answer the questions, charged."""
     home = open_home(station.home)
     prepared = station.prepare(home, request.plan)
-    check_cohort(request, prepared.agreed, home.policy)
+    check_cohort(request, prepared.agreed, home)
     with home.open_ledger() as ledger:
         join = functools.partial(_institution, station, home, prepared, ledger)
         if prepared.agreed.plan.privacy.trust == "secure-sum":
@@ -262,7 +267,7 @@ def _evolve(station: Station, request: Request) -> Response:
     prepared = station.prepare(home, request.plan)
     if prepared.agreed.plan.islands is None:
         raise MessageError("an island found; the plan has none.")
-    check_cohort(request, prepared.agreed, home.policy)
+    check_cohort(request, prepared.agreed, home)
     if len(request.parts) != 1:
         raise MessageError(f"{len(request.parts)} parts found; expected what the island starts from alone.")
     with home.open_ledger() as ledger:
@@ -272,14 +277,20 @@ def _evolve(station: Station, request: Request) -> Response:
     return Response(action="evolve", site=home.policy.site, codes=(OK,), parts=(part,))
 
 
-def check_cohort(request: Request, agreed: Agreed, policy: SitePolicy) -> None:
-    """Raise PolicyError or MessageError unless the site may join this cohort under its plan and policy."""
-    most, found = agreed.plan.sites.count, len(request.sites)
+def check_cohort(request: Request, agreed: Agreed, home: SiteHome) -> None:
+    """Raise PolicyError or MessageError unless the site may join this cohort under its plan, policy and roster.
+
+    Without a roster the other names are the coordinator's word. No guarantee rests on them: each answer then carries
+    its whole noise.
+    """
+    most, found, policy = agreed.plan.sites.count, len(request.sites), home.policy
     least = most - agreed.plan.privacy.dropouts
     if policy.site not in request.sites or not least <= found <= most:
         raise MessageError(f"a cohort of {found} sites found; the plan says {least} to {most}, this one with them.")
     if found < policy.minimum_sites:
         raise PolicyError(f"a cohort of {found} sites found; the policy asks for {policy.minimum_sites}.")
+    if strangers := set(request.sites) - known_peers(home, request.sites):
+        raise PolicyError(f"a cohort with {', '.join(sorted(strangers))} found; the site's roster has no such site.")
 
 
 def _check_length(data: bytes, policy: SitePolicy) -> None:

@@ -19,7 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from patevolve.shared import errors, wire
-from patevolve.shared.errors import MessageError, PatevolveError
+from patevolve.shared.errors import MessageError, ParameterError, PatevolveError
+from patevolve.shared.privacy.ledger_rows import label
 from patevolve.shared.privacy.signing import Identity
 
 Action = Literal["hello", "setup", "ask", "unmask", "evolve"]
@@ -123,6 +124,10 @@ def decode_request(data: bytes, action: Action) -> Request:
     sites = fields["sites"]
     if not (len(sites) <= MAX_SITES and all(isinstance(site, str) for site in sites) and _sorted_set(sites)):
         raise MessageError("a cohort that is no sorted list of distinct names found; expected the sites of the run.")
+    try:
+        label(run=fields["run"])  # of another form it could never stand in a ledger
+    except ParameterError as reason:
+        raise MessageError(f"a run whose name is none found: {reason}") from reason
     if len(fields["plan"]) != 64 or not set(fields["plan"]) <= _HEX:
         raise MessageError("a plan that is no SHA-256 found; expected 64 hexadecimal digits.")
     return Request(action=action, plan=fields["plan"], run=fields["run"], sites=tuple(sites), parts=parts)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,11 +54,61 @@ class _Record:
     unmask: str = ""
 
 
+class Replies(Protocol):
+    """Where a site keeps the replies of its sums, so that each can be sent again."""
+
+    def get(self, slot: str) -> bytes | None:
+        """Return a kept reply, or None."""
+
+    def put(self, slot: str, reply: bytes) -> None:
+        """Keep a reply; durably, if this outlives the process."""
+
+    def drop(self, slot: str) -> None:
+        """Forget a reply, if there is one."""
+
+    def inside(self) -> dict[str, bytes]:
+        """Return the replies that have to go into the exported state: none, if they are kept elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """Replies in this process, which go into the exported state."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)
+
+    def get(self, slot: str) -> bytes | None:
+        """Return a kept reply, or None."""
+        return self.kept.get(slot)
+
+    def put(self, slot: str, reply: bytes) -> None:
+        """Keep a reply."""
+        self.kept[slot] = reply
+
+    def drop(self, slot: str) -> None:
+        """Forget a reply, if there is one."""
+        self.kept.pop(slot, None)
+
+    def inside(self) -> dict[str, bytes]:
+        """Return them all."""
+        return self.kept
+
+
 class SiteSum:
     """One site in the secure sums of one run. Methods raise MessageError for a call or message out of order."""
 
-    def __init__(self, spec: SumSpec, *, site: str, identity: Identity, key: keys.RunKey | None = None) -> None:
-        """Start with a fresh key. Raises ParameterError if the identity is not the one registered for ``site``."""
+    def __init__(
+        self,
+        spec: SumSpec,
+        *,
+        site: str,
+        identity: Identity,
+        key: keys.RunKey | None = None,
+        replies: Replies | None = None,
+    ) -> None:
+        """Start with a fresh key. Raises ParameterError if the identity is not the one registered for ``site``.
+
+        replies:  where the replies are kept; by default in memory and in the exported state, which grows with them
+        """
         if spec.sites.get(site) != identity.public_key:
             raise ParameterError(f"site {site!r} is not registered with this identity; correct the plan's sites.")
         self._spec, self._site, self._identity = spec, site, identity
@@ -67,7 +117,7 @@ class SiteSum:
         self._cohort: Cohort | None = None
         self._keys = b""
         self._records: dict[str, _Record] = {}
-        self._replies: dict[str, bytes] = {}  # by _slot(exchange, question), until forgotten
+        self._replies = replies or InMemory()  # by _slot(exchange, question), until forgotten
 
     def __repr__(self) -> str:
         """Show no key: representations end up in logs."""
@@ -128,7 +178,7 @@ class SiteSum:
         fields = {**self._fields(), "keys": cohort.digest, "question": ask.question, "length": ask.length}
         reply = packets.write("masked", self._identity, fields, arrays)
         self._records[ask.question] = _Record(ask=packets.digest(data))
-        self._replies[_slot("masked", ask.question)] = reply
+        self._replies.put(_slot("masked", ask.question), reply)
         return reply
 
     def unmask(self, data: bytes) -> bytes:
@@ -152,14 +202,14 @@ class SiteSum:
         reply = packets.write("unmasked", self._identity, fields, {"selves": selves, "pairs": pairs})
         # Also if it was not masked here: once shares were given, this site no longer joins the question.
         self._records[question] = _Record(ask=record.ask, unmask=packets.digest(data))  # label: one-survivor-set
-        self._replies[_slot("unmasked", question)] = reply
+        self._replies.put(_slot("unmasked", question), reply)
         return reply
 
     def forget(self, question: str) -> None:
         """Drop the stored replies of a question that is over; it stays answered, so that it cannot be asked again."""
         self._records.setdefault(question, _Record())
         for exchange in ("masked", "unmasked"):
-            self._replies.pop(_slot(exchange, question), None)
+            self._replies.drop(_slot(exchange, question))
 
     def export_state(self) -> bytes:
         """Return all that a restarted site needs: keep it in a file of mode 0600, replaced whole and synced.
@@ -168,14 +218,14 @@ class SiteSum:
         that were not forgotten. It holds no vote, no identity key and no share in the clear. Whoever reads it beside
         the messages of the run can open this site's envelopes and pair masks, past and future: delete it after the run.
         """
-        blobs = {"private": self._key.key.private_bytes_raw(), "keys": self._keys, **self._replies}
+        blobs = {"private": self._key.key.private_bytes_raw(), "keys": self._keys, **self._replies.inside()}
         records = {name: [record.ask, record.unmask] for name, record in self._records.items()}
         fields = {**self._fields(), "records": records}
         arrays = {name: np.frombuffer(blob, np.uint8) for name, blob in blobs.items()}
         return wire.encode(wire.Packet(kind="secagg-state", fields=fields, arrays=arrays))
 
     @classmethod
-    def restore(cls, state: bytes, spec: SumSpec, *, identity: Identity) -> Self:
+    def restore(cls, state: bytes, spec: SumSpec, *, identity: Identity, replies: Replies | None = None) -> Self:
         """Return the site as it was when it exported ``state``. Raises MessageError if that was of another run."""
         packet = wire.decode(state, kind="secagg-state")
         fields: dict[str, Any] = dict(packet.fields)
@@ -183,10 +233,11 @@ class SiteSum:
         if fields.get("context") != spec.context or not {"private", "keys"} <= set(blobs):
             raise MessageError("a stored state of another run found; expected this run's. Begin another run.")
         key = keys.stored_run_key(blobs.pop("private"))
-        site = cls(spec, site=fields["site"], identity=identity, key=key)
+        site = cls(spec, site=fields["site"], identity=identity, key=key, replies=replies)
         if stored := blobs.pop("keys"):
             site.accept_keys(stored)
-        site._replies = blobs
+        for slot, reply in blobs.items():
+            site._replies.put(slot, reply)
         site._records = {name: _Record(ask=ask, unmask=unmask) for name, (ask, unmask) in fields["records"].items()}
         return site
 
@@ -268,5 +319,5 @@ def _slot(exchange: str, question: str) -> str:
 
 
 def store_name(spec: SumSpec, site: str) -> str:
-    """Return a file name for a site's state in this run, safe on any file system."""
-    return hashlib.sha256(f"{spec.context}/{site}".encode()).hexdigest()[:32] + ".secagg"
+    """Return a name for what a site keeps of this run, fit for any file system."""
+    return hashlib.sha256(f"{spec.context}/{site}".encode()).hexdigest()[:32]

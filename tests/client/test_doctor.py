@@ -16,6 +16,7 @@ import pytest
 
 from patevolve.client import doctor, doctor_network
 from patevolve.client.doctor import CAUSES, Patient, examine
+from patevolve.client.doctor_network import Ill, clock
 from patevolve.client.joined import Joined, joined_text
 from patevolve.client.policy import draft
 from patevolve.shared.plan import agree
@@ -235,6 +236,15 @@ def test_a_proxy_that_lets_through_is_used_and_its_bypass_heeded(site, keys):
         assert site(port, environment={"HTTPS_PROXY": f"http://127.0.0.1:{between}"}) == []
         away = {"HTTPS_PROXY": "http://127.0.0.1:1", "NO_PROXY": "127.0.0.1,localhost"}
         assert site(port, environment=away) == []
+
+
+@pytest.mark.parametrize("zone", ["GMT", "+0000", "-0000"])
+def test_a_clock_is_compared_whatever_the_coordinator_calls_its_zone(zone):
+    now = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    assert clock(f"Fri, 02 Jan 2026 03:04:04 {zone}", now) == "within 1 s of the coordinator's"
+    with pytest.raises(Ill, match="3600 s ahead"):
+        clock(f"Fri, 02 Jan 2026 02:04:05 {zone}", now)
+    assert "not checked" in clock("yesterday", now)
 
 
 @pytest.mark.parametrize("shift", [-3600.0, 3600.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.server
 import io
 import os
 import socket
@@ -16,7 +17,8 @@ import pytest
 
 from patevolve.client import executor
 from patevolve.client.executor import REFUSED, Settings, check_flower, refusal, serve
-from patevolve.shared.errors import InputError
+from patevolve.shared.envelopes import MAX_REQUEST, decode_response
+from patevolve.shared.errors import InputError, MessageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 SECRET = b"s" * 32
@@ -77,9 +79,9 @@ def node(tmp_path, monkeypatch):  # noqa: PLR0915 - one SuperNode without its ne
         time.sleep(0.02)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
-    def ask(content, app, *, bundles, secret=SECRET, run=11, wait=20.0):
+    def ask(content, app, *, bundles, secret=SECRET, run=11, wait=20.0, question=b"question", **limits):
         sha256 = hashlib.sha256(content).hexdigest()
-        message = Message(RecordDict({"q": ConfigRecord({"data": b"question"})}), 7, "query.ask")
+        message = Message(RecordDict({"q": ConfigRecord({"data": question})}), 7, "query.ask")
         message.metadata.__dict__.update(_run_id=run, _src_node_id=1)
         message.metadata.__dict__["_message_id"] = message.object_id
         tree = get_object_tree(message)
@@ -101,7 +103,11 @@ def node(tmp_path, monkeypatch):  # noqa: PLR0915 - one SuperNode without its ne
         assert found == run
         stop = threading.Event()
         settings = Settings(
-            runtime=f"127.0.0.1:{port}", secret=secret, bundles=frozenset(bundles), config={"home": "h", "data": "d"}
+            runtime=f"127.0.0.1:{port}",
+            secret=secret,
+            bundles=frozenset(bundles),
+            config={"home": "h", "data": "d"},
+            **limits,
         )
         worker = threading.Thread(target=serve, args=(settings, app, stop), daemon=True)
         worker.start()
@@ -169,6 +175,105 @@ def test_an_exception_leaves_as_a_code_without_its_text(node):
     reply = node(content, failing, bundles=[hashlib.sha256(content).hexdigest()])
     assert reply.error.reason == executor.FAILED
     assert "4711" not in str(reply.error)
+
+
+def test_a_message_longer_than_the_policy_says_is_refused_before_the_app_sees_it(node, monkeypatch):
+    seen, content, told = [], bundle(), []
+    unread = executor._unread
+    monkeypatch.setattr(executor, "_unread", lambda message: told.append(unread(message)) or told[-1])
+    sha256 = hashlib.sha256(content).hexdigest()
+    long = bytes(executor.SLACK + 5000)
+    assert not node(content, answering(seen), bundles=[sha256], question=long, most=lambda: 4096).has_error()
+    assert not seen
+    assert decode_response(told[0].content["patevolve"]["data"], "ask").codes == ("message",)
+    assert not node(content, answering(seen), bundles=[sha256], question=long, run=12).has_error()
+    assert len(seen) == 1
+
+
+def test_a_fault_before_the_push_is_told_by_a_code(node, monkeypatch):
+    seen, content = [], bundle()
+
+    def broken(*_):
+        raise RuntimeError("/home/hospital: no space left")
+
+    monkeypatch.setattr(executor, "_content", broken)
+    reply = node(content, answering(seen), bundles=[hashlib.sha256(content).hexdigest()])
+    assert reply.error.reason == executor.FAILED
+    assert not seen
+
+
+def test_the_bytes_of_a_message_are_counted_over_all_its_objects():
+    objects = {"a": bytes(60), "b": bytes(40), "c": bytes(1)}
+    pull = executor.bounded(objects.__getitem__, 100)
+    assert [len(pull("a")), len(pull("b"))] == [60, 40]
+    with pytest.raises(MessageError, match="more than 100 bytes"):
+        pull("c")
+
+
+def test_the_node_fetches_no_more_than_any_policy_permits():
+    fetched = []
+    objects = {str(number): bytes(1 << 20) for number in range(40)}
+
+    def pull(names, one, **_):
+        fetched.extend(len(one(name)) for name in names)
+
+    with pytest.raises(MessageError, match="more than"):
+        executor._pull_few(pull, list(objects), objects.__getitem__)
+    assert sum(fetched) <= MAX_REQUEST + executor.SLACK
+    with pytest.raises(MessageError, match="65 parts"):
+        executor._pull_few(pull, ["0"] * 65, objects.__getitem__)
+
+
+@pytest.fixture
+def answers():
+    """A server whose answers have the headers that the path names, and no body worth reading."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.server.seen.append(self.headers.get("accept-encoding"))
+            self.send_response(200)
+            for header in filter(None, self.path[1:].split(";")):
+                self.send_header(*header.split("="))
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("headers", "fits"),
+    [
+        ("content-length=0", True),
+        (f"content-length={executor.MOST_ANSWER + 1}", False),
+        ("content-length=0;content-encoding=gzip", False),
+        ("", False),
+    ],
+)
+def test_an_answer_that_is_long_or_packed_is_closed_before_it_is_read(answers, headers, fits):
+    pytest.importorskip("flwr")
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    client = ProtobufClient(f"http://127.0.0.1:{answers.server_address[1]}", verify=False)
+    executor.bound_answers(client)
+    with contextlib.closing(client), contextlib.nullcontext() if fits else pytest.raises(MessageError):
+        client._client.post(f"{client._base_url}/{headers}")
+    assert answers.seen == ["identity"]
+
+
+def test_the_policy_is_looked_up_for_each_message(tmp_path):
+    assert executor.permitted_bytes(tmp_path) == MAX_REQUEST
+    text = 'site = "s"\nplans = []\nmaximum_message = 5000\n[budget]\nepsilon = 1.0\ndelta = 1e-5\n'
+    (tmp_path / "policy.toml").write_text(text, encoding="utf-8")
+    assert executor.permitted_bytes(tmp_path) == 5000
 
 
 def test_an_executor_without_the_secret_gets_no_task(node):

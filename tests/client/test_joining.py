@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -140,6 +142,45 @@ def test_one_folder_is_served_once(joined):
         with pytest.raises(LedgerError), joining.alone(joined):
             pass
     assert not joining.is_served(joined)
+
+
+def test_whoever_looks_whether_a_folder_is_served_keeps_nobody_from_serving_it(joined):
+    stop, looks = threading.Event(), []
+
+    def look():
+        while not stop.is_set():
+            looks.append(joining.is_served(joined))
+            time.sleep(0.001)
+
+    watchers = [threading.Thread(target=look) for _ in range(2)]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        for _ in range(20):
+            with joining.alone(joined):
+                time.sleep(0.002)
+    finally:
+        stop.set()
+        for watcher in watchers:
+            watcher.join()
+    assert {True, False} == set(looks)
+
+
+def test_a_look_leaves_no_trace(joined):
+    assert not joining.is_served(joined)
+    assert not (joined / joining.LOCK).exists()
+
+
+def test_peers_are_held_against_the_approved_plans_and_not_the_last_one_that_was_handed_over(joined, tmp_path):
+    assert call("approve", joined / "plan.toml", "--home", joined, "--site", "A", "--yes").exit_code == 0
+    own = json.loads(call("key", "--home", joined, "--format", "json").stdout)["public_key"]
+    text = (joined / "plan.toml").read_text(encoding="utf-8")
+    (joined / "plan.toml").write_text(text.replace("count = 2", "count = 3"), encoding="utf-8")
+    roster = tmp_path / "roster.json"
+    roster.write_text(json.dumps({"sites": {"A": own, "B": "1" * 64, "C": "2" * 64}}))
+    assert isinstance(call("peers", roster, "--home", joined, "--yes").exception, InputError)
+    roster.write_text(json.dumps({"sites": {"A": own, "B": "1" * 64}}))
+    assert call("peers", roster, "--home", joined, "--yes").exit_code == 0
 
 
 def test_the_site_connects_to_one_address_and_listens_on_loopback_alone(joined):

@@ -36,14 +36,14 @@ def test_a_question_is_refused_in_every_other_sum(masking: Masking, questions: l
     masking.bind(["a", "b"], "one")
     with pytest.raises(MessageError):
         masking.bind(questions, batch)
-    assert json.loads(masking.path.with_suffix(".batches.json").read_text()) == {"a": "one", "b": "one"}
+    assert json.loads((masking.folder / "batches.json").read_text()) == {"a": "one", "b": "one"}
 
 
 def test_the_same_sum_may_be_asked_for_again_and_a_new_one_too(masking: Masking) -> None:
     masking.bind(["a", "b"], "one")
     masking.bind(["a", "b"], "one")
     masking.bind(["c"], "two")
-    assert json.loads(masking.path.with_suffix(".batches.json").read_text()) == {"a": "one", "b": "one", "c": "two"}
+    assert json.loads((masking.folder / "batches.json").read_text()) == {"a": "one", "b": "one", "c": "two"}
 
 
 def test_a_coordinator_killed_between_two_sums_of_one_batch_asks_for_both_again(

@@ -336,6 +336,18 @@ def test_under_secure_sum_other_names_for_the_cohort_buy_neither_another_sum_nor
     assert town.charges("Ada") == before
 
 
+@pytest.mark.parametrize("named", [("Ada", "Bea", "Cid"), ("Ada", "Bea", "Eve")])
+def test_a_cohort_with_a_site_that_no_roster_lists_is_refused(named, town):
+    """The names of a request are the coordinator's word; where the site has a roster, they have to stand there."""
+    agreed = town.agreed()
+    town.roster(agreed)
+    question = encode_question(Question(kind="counts", name="counts", plan=agreed.sha256, run="r"))
+    request = Request(action="ask", plan=agreed.sha256, run="r", sites=named, parts=(question,))
+    codes = decode_response(town.station(agreed, "Ada").handle("ask", encode_request(request)), "ask").codes
+    assert codes == (("policy",) if "Eve" in named else ("",))
+    assert bool(town.charges("Ada")) == ("Eve" not in named)
+
+
 def test_shares_are_given_for_one_set_of_survivors_and_by_the_sum_alone(town):
     agreed = town.agreed({**SECURE, "privacy.dropouts": 1})
     office = town.office(agreed)
