@@ -111,8 +111,8 @@ def _head(agreed: Agreed) -> list[dict[str, Any]]:
             "rho": None,  # the curve of sampled steps is no line in the order
             "noise_multiplier": head.noise_multiplier,
             "epsilon_alone": alone.epsilon,
-            "words": f"noise of {head.noise_multiplier:.1f} times a {unit}'s longest gradient, {len(head.rates)} steps of "
-            f"training at each site; the result never leaves it",
+            "words": f"noise of {head.noise_multiplier:.1f} times a {unit}'s longest gradient, in each of "
+            f"{len(head.rates)} steps at each site; the result never leaves it",
         }
     ]
 
