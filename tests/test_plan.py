@@ -152,6 +152,52 @@ CONTRADICTIONS = [
     ([("", "name", '"a\\nplans = []"')], ["printable"]),
     ([("", "name", '"\\u001b[31m"')], ["printable"]),
     ([("extra", "key", "1")], ["'extra'", "Known keys"]),
+    ([("evolution", "selection", '"pcevolve"')], ["needs a share for questions.choices"]),
+    ([("evolution", "selection", '"classifier-laplace"')], ["needs a share for questions.confidence"]),
+    (
+        [("evolution", "selection", '"pcevolve-prototype"'), ("questions.prototypes", "share", "0")],
+        ["needs a share for questions.prototypes"],
+    ),
+    (
+        [("questions.choices", "share", "0.1"), ("questions.choices", "candidates", "20")],
+        ["questions.choices", "no use"],
+    ),
+    (
+        [
+            ("evolution", "selection", '"classifier-laplace"'),
+            ("questions.confidence", "share", "0.01"),
+            ("questions.confidence", "candidates", "20"),
+            ("questions.counts", "share", "0.05"),
+        ],
+        ["teachers ≥ 1"],
+    ),
+    (
+        [
+            ("evolution", "selection", '"pcevolve"'),
+            ("questions.counts", "share", "0.05"),
+            ("questions.choices", "share", "0.01"),
+            ("questions.choices", "candidates", "20"),
+            ("questions.choices", "times", "9"),
+        ],
+        ["times = 9", "4 generations"],
+    ),
+    (
+        [
+            ("evolution", "selection", '"pcevolve"'),
+            ("questions.counts", "share", "0.05"),
+            ("questions.choices", "share", "0.01"),
+            ("questions.choices", "candidates", "1"),
+        ],
+        ["at least one per class"],
+    ),
+    ([("questions.copies", "share", "0.01"), ("questions.counts", "share", "0.05")], ["within > 0", "catch > 0"]),
+    ([("questions.copies", "catch", "1.0")], ["catch = 1.0"]),
+    ([("evolution", "lookahead", "3")], ["lookahead is for selection = 'histogram'"]),
+    ([("evolution", "rollback", "true"), ("questions.prototypes", "share", "0")], ["rollback needs a share"]),
+    ([("evolution", "diversity", "11.0")], ["diversity = 11.0"]),
+    ([("evolution", "collapse", "1.5")], ["collapse = 1.5"]),
+    ([("evolution", "restart", "-0.1")], ["restart = -0.1"]),
+    ([("release", "blurred", "1.5")], ["blurred = 1.5"]),
 ]
 
 

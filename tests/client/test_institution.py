@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -255,3 +256,22 @@ def test_a_question_names_its_content():
     one = encode_question(Question(kind="neighbours", name="n", plan="p", run="r", arrays=candidates()))
     two = encode_question(Question(kind="neighbours", name="n", plan="p", run="r", arrays=cell(1.0)))
     assert one != two
+
+
+CHOICES = """[questions.choices]
+share = 0.2
+candidates = 12
+"""
+
+
+def test_choices_among_candidates_in_another_order_are_refused(open_desk, agreed):
+    """The mechanism's groups are the plan's: a class that stood elsewhere would be chosen from with another's."""
+    text = agreed.text.replace("[questions.neighbours]", CHOICES + "[questions.nobody]")
+    text = re.sub(r"\[questions\.nobody\]\n(?:[a-z_]+ = .*\n)*", "", text)
+    chosen = agree(text.replace("[evolution]\n", '[evolution]\nselection = "pcevolve"\n'))
+    desk = open_desk(chosen)
+    refused(desk, desk.question("choices/1", arrays=candidates()))
+    sorted_classes = candidates(classes=np.repeat([0, 1], 6))
+    values = decode_answer(desk.handle(desk.question("choices/1", arrays=sorted_classes))).values
+    assert values.reshape(2, 6).sum(axis=1).tolist() == [1, 1]
+    assert desk.log == ["charge", "read", "read", "store_answer", "returned"]

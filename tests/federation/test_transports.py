@@ -22,6 +22,44 @@ def test_coordinated_and_simulated_give_the_same_bytes(trust, town, recorded):
         assert town.charges(site) == town.charges(site, "simulated-homes")
 
 
+OTHERS = {
+    "pcevolve": {
+        "evolution.selection": "pcevolve",
+        "questions.neighbours": None,
+        "questions.choices.share": 0.3,
+        "questions.choices.times": 2,
+        "questions.choices.candidates": 20,
+    },
+    "classifier-laplace": {
+        "evolution.selection": "classifier-laplace",
+        "questions.neighbours": None,
+        "questions.confidence.share": 0.3,
+        "questions.confidence.candidates": 30,
+        "questions.confidence.teachers": 1,  # of two, each would see what the site's own secret deals it
+    },
+    "copies": {
+        "privacy.epsilon": 50.0,
+        "questions.copies.share": 0.5,
+        "questions.copies.within": 0.1,
+        "questions.copies.catch": 0.5,
+        "questions.neighbours": None,
+        "questions.counts.share": 0.1,
+    },
+}
+
+
+@pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_kind_of_question_travels(name, trust, town, recorded):
+    """Whole answers under masks too: what each site noises by itself is summed like shares."""
+    agreed = town.agreed({**OTHERS[name], "privacy.trust": trust})
+    town.simulate(agreed, "simulated", noise=recorded)
+    town.coordinate(agreed, town.office(agreed, noise=recorded), "deployed")
+    assert public(town, "deployed") == public(town, "simulated")
+    for site in town.sites:
+        assert town.charges(site) == town.charges(site, "simulated-homes")
+
+
 def test_other_noise_gives_other_bytes(town, recorded):
     """The negative control of the test above."""
     agreed = town.agreed()
