@@ -451,6 +451,43 @@ def glyphs_command(folders: tuple[Path, ...], out: Path, form: str, **options: A
     say(form, value, f"{kept.stem}\n{len(fonts)} faces.")
 
 
+@assets_group.command(
+    "train-vqvae", context_settings=SETTINGS, epilog="Example: patevolve assets train-vqvae scans.npz --epochs 30"
+)
+@click.argument("images", type=PATH, required=False)
+@click.option("--out", type=PATH, default=Path("vqvae.safetensors"), show_default=True, help="The file, to hand on.")
+@click.option("--onnx", type=PATH, default=None, help="Write the decoder as ONNX too, from codes to images.")
+@click.option("--height", type=click.IntRange(8, 1024), default=None, help="Pixels; an NPZ file keeps its own size.")
+@click.option("--width", type=click.IntRange(8, 1024), default=None, help="Pixels, as the height.")
+@click.option("--epochs", type=int, default=20, show_default=True, help="Passes over the images.")
+@click.option("--codes", type=int, default=128, show_default=True, help="Entries of the codebook.")
+@click.option("--adversarial", type=float, default=0.0, show_default=True, help="Weight of a discriminator; 0 = none.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Names all randomness.")
+@FORMAT
+def train_vqvae(images: Path | None, out: Path, onnx: Path | None, form: str, **options: Any) -> None:
+    """Train a small VQ-VAE on public IMAGES (a folder or an NPZ file; without: simulated digits) and keep it for plans.
+
+    Needs PyTorch (patevolve[train]); what plans draw from the file needs numpy alone.
+    """
+    from tqdm import tqdm  # noqa: PLC0415 - as above
+
+    from patevolve.shared import pools  # noqa: PLC0415 - this command alone
+    from patevolve.shared.generators.vqvae_train import Settings, train  # noqa: PLC0415 - the same
+
+    target = pools.target(options.pop("height"), options.pop("width"), "stretch")
+    settings = Settings(**options)
+    public, labels = pools.simulated("0123456789") if images is None else pools.unnamed(images, target)
+    with tqdm(total=settings.epochs, desc="train", unit="epoch", disable=True if form == "json" else None) as bar:
+        made = train(public, labels, settings, lambda _: bar.update() and None, onnx=onnx is not None)
+    write_atomic(out, made.file)
+    if onnx is not None and made.onnx is not None:
+        write_atomic(onnx, made.onnx)
+    kept = assets.add(out)
+    value = {"sha256": kept.stem, "path": str(kept), "out": str(out), "error": made.error, "codes": made.used}
+    text = f"{kept.stem}\n{made.error:.1f} grey levels of error (root mean square), {made.used} codes used."
+    say(form, value, text)
+
+
 def main() -> None:
     """Run the command line with the commands of every installed folder."""
     for entry in sorted(importlib.metadata.entry_points(group="patevolve.commands"), key=lambda entry: entry.name):

@@ -191,7 +191,7 @@ class Questions:
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first being the usual one
     "table": ("tabular",),
-    "image": ("simulator", "pool"),
+    "image": ("simulator", "pool", "vqvae"),
 }
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
 MAY_HAVE_FILES = frozenset({"simulator"})  # kinds that work without one too
@@ -206,7 +206,7 @@ class Generator:
                 "simulator": how far single strokes bend and thicken, 0 (not by themselves) to 1
     """
 
-    kind: Literal["tabular", "simulator", "pool"]
+    kind: Literal["tabular", "simulator", "pool", "vqvae"]
     asset: str = ""
     variation: float = 0.0
 

@@ -14,6 +14,7 @@ from patevolve.shared.data.images import looks_like_image, read_image
 from patevolve.shared.data.target import Target
 from patevolve.shared.encoder.image import fit
 from patevolve.shared.errors import DataError, InputError
+from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.randomness import stream
 
 NEIGHBOURS = 32
@@ -69,6 +70,22 @@ def _read_folder(path: Path, target: Target, watch: Callable[[int], None]) -> Im
     if len(images) < 2:
         raise DataError(f"{path} holds {len(images)} image(s); expected at least 2.")
     return np.stack(images)
+
+
+def unnamed(path: Path, target: Target | None) -> tuple[Images, NDArray[np.str_]]:
+    """Return public images as ``read_public`` does, and "" for the class of each."""
+    images = read_public(path, target)
+    return images, np.full(len(images), "")
+
+
+def simulated(glyphs: str, each: int = 500) -> tuple[Images, NDArray[np.str_]]:
+    """Return (n, 28, 28) images of these glyphs as the simulator draws them, and which glyph each one shows."""
+    simulator = Simulator(glyphs=tuple(glyphs))
+    parts = [
+        simulator.render(simulator.draw(stream(0, "simulated", cls), cls, each), np.full(each, cls))
+        for cls in range(len(glyphs))
+    ]
+    return np.concatenate(parts), np.repeat(np.array(list(glyphs)), each)
 
 
 def build(images: Images, watch: Callable[[int], None] = lambda _: None) -> bytes:

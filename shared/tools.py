@@ -18,7 +18,7 @@ from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histogra
 from patevolve.shared.encoder.onnx import open_network, pixels
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import PlanError
-from patevolve.shared.generators import pool
+from patevolve.shared.generators import pool, vqvae
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
@@ -84,6 +84,8 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
             return Simulator(glyphs=data.classes, side=data.height, asset=named.asset, variation=named.variation)
         case "pool":
             return pool.load(named.asset, (data.height, data.width), named.variation)
+        case "vqvae":
+            return vqvae.load(named.asset, data.classes, (data.height, data.width))
 
 
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:

@@ -11,6 +11,7 @@ from patevolve.shared import pools, wire
 from patevolve.shared.generators.pool import Pool
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
+from patevolve.shared.generators.vqvae import Layer, VqVae
 from patevolve.shared.randomness import stream
 from patevolve.shared.schema import Column
 
@@ -42,12 +43,31 @@ def tabular():
     return Tabular(schema=schema)
 
 
+def latents():
+    """Return a small decoder of random weights: what it draws is no picture, and obeys the laws all the same."""
+    rng = np.random.default_rng(8)
+    sizes, layers = [(2, 6), (6, 6), (6, 1)], []
+    for inputs, outputs in sizes:
+        weights = np.rint(rng.normal(size=(9 * inputs, outputs)) * 300)
+        layers.append(Layer(weights=weights, bias=np.zeros(outputs), shift=8, doubles=outputs == 6))
+    return VqVae(
+        classes=("3", "8"),
+        sha256="c" * 64,
+        codes=np.rint(rng.normal(size=(32, 2)) * 256),
+        layers=tuple(layers),
+        bank=np.rint(rng.normal(size=(90, 32)) * 256).astype(np.int16),
+        labels=np.array(["3", "8", ""] * 30),
+        grid=(4, 4, 2),
+    )
+
+
 MAKERS = {
     "simulator": lambda: Simulator(glyphs=("3", "8"), side=28),
     "varied simulator": lambda: Simulator(glyphs=("3", "8"), side=28, variation=0.7),
     "tabular": tabular,
     "pool": pool,
     "varied pool": lambda: pool(0.5),
+    "vqvae": latents,
 }
 
 
