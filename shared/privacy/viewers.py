@@ -98,8 +98,8 @@ def scaled(event: Event, times: int) -> Event:
 
     A choice by the exponential mechanism states its range, which grows the same way: the loss between data sets that
     are ``times`` units apart is a sum of as many losses, and so are their ranges. A sampled step is taken as one
-    without sampling: whatever part of the units the sample takes moves its sum by at most ``times`` bounds, and a mixture of
-    such steps diverges no further than the worst of them.
+    without sampling: whatever part of the units the sample takes moves its sum by at most ``times`` bounds, and a
+    mixture of such steps diverges no further than the worst of them.
     Raises ParameterError for events that state no sensitivity (their group cost is not computed here).
     """
     factor = checks.integer(times=times, at_least=1)
