@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from patevolve.client import reporting
@@ -11,6 +12,7 @@ from patevolve.client.audit_pipeline import answer_path, asked_of
 from patevolve.client.home import open_home
 from patevolve.client.simulate import Site, load_records
 from patevolve.server import report as coordinators
+from patevolve.server.needs import needs_of
 from patevolve.shared import wire
 from patevolve.shared.described import Context
 from patevolve.shared.envelopes import Request, decode_request, decode_response, encode_request
@@ -21,6 +23,7 @@ from patevolve.shared.privacy.events import from_record
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Ledger
 from patevolve.shared.report import summary
+from patevolve.shared.tools import tools_of
 
 FREE = {"islands.migrants": 1, "islands.candidates": 8, "islands.generations": 2, "evolution.generations": 3}
 CHARGED = {**FREE, "islands.times": 2, "islands.share": 0.1, "islands.nearest": 2, "questions.neighbours.share": 0.2}
@@ -102,6 +105,21 @@ def test_what_goes_and_comes_is_what_the_plan_says(town):
         (part,) = decode_response(reply, "evolve").parts
         assert wire.decode(part).kind == "migrants"
         assert decode_migrants(part).genomes.shape == (2, 2)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_a_plan_needs_of_a_site_holds_what_its_islands_start_from(plan, town):
+    agreed = town.agreed({**PLANS[plan], "islands.candidates": 3000})
+    tools = tools_of(agreed.plan)
+    rng = np.random.default_rng(1)
+    genomes = rng.normal(size=(3000, tools.generator.genome_size)).astype(np.float32)
+    model = rng.normal(size=(2, tools.encoder.embedding_size))
+    arrays = {"genomes": genomes, "classes": np.zeros(3000, np.int64), "model": model}
+    question = encode_question(Question(kind="islands", name="islands/1", plan=agreed.sha256, run="r", arrays=arrays))
+    needs = needs_of(agreed, tools)
+    assert len(request(agreed, town, (question,))) <= needs.message
+    assert needs.message <= len(request(agreed, town, (question,))) + 4096
+    assert ("islands" in needs.kinds) == (plan == "charged")  # free ones send nothing that a policy has to permit
 
 
 def break_island(office, node):
