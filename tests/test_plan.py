@@ -159,7 +159,11 @@ CONTRADICTIONS = [
         ["needs a share for questions.prototypes"],
     ),
     (
-        [("questions.choices", "share", "0.1"), ("questions.choices", "candidates", "20")],
+        [
+            ("questions.counts", "share", "0"),
+            ("questions.choices", "share", "0.1"),
+            ("questions.choices", "candidates", "20"),
+        ],
         ["questions.choices", "no use"],
     ),
     (
