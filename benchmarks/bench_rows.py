@@ -1,6 +1,6 @@
 """The measurements behind ``make bench``: each prints its rows of the performance table as JSON.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_rows.py tally|generation|noise|accounting|pate|wire|sites|edge
+    OMP_NUM_THREADS=1 python benchmarks/bench_rows.py tally|generation|noise|accounting|pate|wire|sites|edge|networks
 
 A ratio's two sides are timed in turn in one process, so that both meet the same load, and the ratio is taken in each
 repeat. The middle one stands in the table, and the least and the greatest beside it.
@@ -332,6 +332,35 @@ def edge() -> list[Row]:
     ]
 
 
+def networks() -> list[Row]:
+    """Row 7: a public network by onnxruntime against PyTorch, and the voting client whose plan names it."""
+    from patevolve.shared.encoder import efficientnet
+
+    ratios = script("encoder_speed.py")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "backbone.onnx"
+        file.write_bytes(efficientnet.checked(size=64, blocks=(11,))[0])
+        runs = [script("edge_speed.py", "--network", str(file)) for _ in range(REPEATS)]
+    rows = [
+        row(7, f"PyTorch eager / onnxruntime {name}, {images}", ratios[f"{name}_{batch}"], "×", least=least)
+        for name, least in (("fp32", 1.5), ("int8", 2.5))
+        for batch, images in ((1, "one image"), (64, "64 images"))
+    ]
+    note = (
+        f"EfficientNet-Lite0 to block 11, 64 × 64 pixels, one thread, processor time: onnxruntime takes "
+        f"{ratios['ms_1']['fp32']:.2f} ms for an image alone and {ratios['ms_64']['fp32']:.2f} ms for one of 64, int8 "
+        f"{ratios['ms_1']['int8']:.2f} and {ratios['ms_64']['int8']:.2f} ms"
+    )
+    rows[0]["note"] = note
+    spent = [run["cpu_s"] + run["probe_cpu_s"] for run in runs]
+    own = "processor time with the interpreter's start and the probe; 300 records and 400 candidates are described"
+    return [
+        *rows,
+        row(7, "voting client with that network: start to first vote, processor time", spent, "s", most=2.0, note=own),
+        row(7, "the same: peak memory", [run["peak_mib"] for run in runs], "MiB", most=250.0),
+    ]
+
+
 MEASUREMENTS: dict[str, Callable[[], list[Row]]] = {
     "tally": tally,
     "generation": generation,
@@ -341,6 +370,7 @@ MEASUREMENTS: dict[str, Callable[[], list[Row]]] = {
     "wire": wire,
     "sites": sites,
     "edge": edge,
+    "networks": networks,
 }
 
 if __name__ == "__main__":
