@@ -212,10 +212,11 @@ VOTING = """
     from patevolve.client.guard import Guard
     from patevolve.client.home import open_home
     from patevolve.client.institution import Institution, render_once
+    from patevolve.client.island import evolve
     from patevolve.client.policy import check_plan, draft
     from patevolve.client.private_index import build_index
     from patevolve.shared.data.load import Layout, load_table
-    from patevolve.shared.messages import Question, decode_answer, encode_question
+    from patevolve.shared.messages import Question, decode_answer, decode_migrants, encode_question
     from patevolve.shared.plan import agree
     from patevolve.shared.randomness import SystemNoise
     from patevolve.shared.schedule import schedule
@@ -241,8 +242,13 @@ VOTING = """
             guard=Guard(policy=home.policy, ledger=ledger, identity=home.identity, noise=lambda *_: SystemNoise()),
         )
         for ask in asks:
-            arrays = candidates if ask.kind == "neighbours" else {}
+            arrays = candidates if ask.kind in {"neighbours", "islands"} else {}
+            if ask.kind == "islands":
+                arrays = {**arrays, "model": np.full((2, tools.encoder.dimension), 1 / 3)}
             question = Question(kind=ask.kind, name=ask.name, plan=agreed.sha256, run="r", arrays=arrays)
+            if ask.kind == "islands":
+                print(ask.name, decode_migrants(evolve(site, encode_question(question))).genomes.size)
+                continue
             answer = decode_answer(site.handle(encode_question(question)))
             print(ask.name, answer.values.size)
     assert not BLOCKED & {name.split(".")[0] for name in sys.modules}
@@ -273,8 +279,13 @@ share = 0.2
 [questions.prototypes]
 share = 0.4
 [questions.neighbours]
-share = 0.4
+share = 0.3
 candidates = 4
+nearest = 1
+[islands]
+migrants = 1
+candidates = 4
+share = 0.1
 nearest = 1
 [release]
 samples = 10
@@ -285,4 +296,4 @@ def test_an_edge_device_answers_with_numpy_alone():
     code = f"PLAN = {PLAN!r}\n" + textwrap.dedent(VOTING)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["counts", "2", "prototypes", "6", "neighbours/1", "4"]
+    assert done.stdout.split() == ["counts", "2", "prototypes", "6", "neighbours/1", "4", "islands/1", "2"]
