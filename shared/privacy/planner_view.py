@@ -12,10 +12,12 @@ from patevolve.shared.plan import Agreed, Islands, Plan
 from patevolve.shared.privacy import accountant, advice, odds, split, tight
 from patevolve.shared.privacy.advice import Effect
 from patevolve.shared.privacy.calibrate import rho_for
+from patevolve.shared.privacy.head_part import head_events, head_part
 from patevolve.shared.privacy.planner import LabelChoice, Part, choose_labels, composed, honest, pooled, spend
 from patevolve.shared.privacy.split import Split
 
 WIDTH = 100
+HEAD = "In the measured tasks no private head has beaten the public features with the whole budget (docs/encoder.md)."
 _AS_GOOD = 1.05  # a split whose expected squared error is within this factor of the proposed one's is as good
 
 
@@ -41,6 +43,7 @@ def describe(agreed: Agreed) -> dict[str, Any]:
             "generations": plan.evolution.generations,
             "directions": advice.directions(plan),
             "parts": [_part(plan, parts, part, effect) for part, effect in zip(parts, effects, strict=True)],
+            "head": _head(plan),
             "composed": _composed(plan, parts, choice),
             "labels": dataclasses.asdict(choice),
             "pooling": _pooling(plan, parts),
@@ -107,7 +110,7 @@ def _left(plan: Plan, parts: tuple[Part, ...], part: Part) -> dict[str, int | No
 def _fitting(plan: Plan, parts: tuple[Part, ...], one: Part) -> int:
     """Return the most repetitions of ``one`` beside ``parts`` within the plan's ε, as the accountant composes them."""
     limit = rho_for(plan.privacy.epsilon, plan.privacy.delta)
-    free = limit - math.fsum(part.rho for part in parts)
+    free = limit * (1.0 - plan.encoder.head.share) - math.fsum(part.rho for part in parts)
     count = max(0, math.floor(free / one.rho * (1 + 1e-12)))
     while count and not _with(plan, parts, one, count) <= plan.privacy.epsilon:
         count -= 1
@@ -115,21 +118,48 @@ def _fitting(plan: Plan, parts: tuple[Part, ...], one: Part) -> int:
 
 
 def _with(plan: Plan, parts: tuple[Part, ...], one: Part, count: int) -> float:
-    return composed((*parts, dataclasses.replace(one, times=count)), plan.privacy.delta).epsilon
+    return _epsilon(plan, (*parts, dataclasses.replace(one, times=count))).epsilon
+
+
+def _epsilon(plan: Plan, parts: tuple[Part, ...]) -> accountant.Epsilon:
+    """Return the ε of these parts together with the plan's private head."""
+    events = [*(part.event for part in parts), *head_events(plan)]
+    return accountant.epsilon(accountant.compose(events), plan.privacy.delta)
+
+
+def _head(plan: Plan) -> dict[str, Any] | None:
+    """Return what training a private head costs and how loud its noise is, or None for a plan without one.
+
+    noise_to_signal: length of a step's noise over the longest that the sum of the expected units' gradients can be
+    """
+    part = head_part(plan)
+    if part is None:
+        return None
+    alone = accountant.epsilon(accountant.compose(part.events), plan.privacy.delta)
+    return {
+        "share": part.share,
+        "steps": len(part.rates),
+        "noise_multiplier": part.noise_multiplier,
+        "sample_rates": sorted(set(part.rates)),
+        "epsilon_alone": alone.epsilon,
+        "noise_to_signal": part.noise_multiplier * plan.encoder.dimension / min(part.batches),
+    }
 
 
 def _composed(plan: Plan, parts: tuple[Part, ...], choice: LabelChoice) -> dict[str, Any]:
-    delta, whole = plan.privacy.delta, composed(parts, plan.privacy.delta)
+    delta, whole = plan.privacy.delta, _epsilon(plan, parts)
+    events = [*(part.event for part in parts), *head_events(plan)]
+    head = [accountant.epsilon(accountant.compose(head_events(plan)), delta).epsilon] if head_events(plan) else []
     asked = tuple(part for part in parts if part.kind != "labels" or choice.method == "pate")
     return {
         "epsilon": whole.epsilon,
         "order": whole.order if parts else None,
-        "epsilon_as_run": composed(asked, delta).epsilon,
-        "epsilon_by_adding_up": math.fsum(composed((part,), delta).epsilon for part in parts),
+        "epsilon_as_run": _epsilon(plan, asked).epsilon,
+        "epsilon_by_adding_up": math.fsum([*(composed((part,), delta).epsilon for part in parts), *head]),
         "rho": math.fsum(part.rho for part in parts),
-        "share": math.fsum(part.share for part in parts),
+        "share": math.fsum([*(part.share for part in parts), plan.encoder.head.share]),
         "conversion": accountant.CONVERSION,
-        "tight": dataclasses.asdict(tight.figure([part.event for part in parts], delta)) if parts else None,
+        "tight": dataclasses.asdict(tight.figure(events, delta)) if parts else None,
     }
 
 
@@ -149,7 +179,9 @@ def _advice(plan: Plan, effects: list[Effect], choice: LabelChoice, splits: tupl
     steers = plan.data.kind == "table" and plan.evolution.selection == "soft"
     if steers and any(effect.kind == "neighbours" for effect in effects):
         words.append("On tables no share for neighbours has been found to beat none (docs/planning.md).")
-    unspent = 1.0 - math.fsum(splits[0].shares.values())
+    if plan.encoder.head.share:
+        words.append(HEAD)
+    unspent = 1.0 - math.fsum([*splits[0].shares.values(), plan.encoder.head.share])
     if effects and unspent > 1e-9:
         words.append(f"{unspent:.0%} of the budget is not given to any part: less is spent than the plan allows.")
     proposed = next((row for row in splits if row.name == "proposed"), None)
@@ -237,7 +269,18 @@ def _table(found: dict[str, Any]) -> list[str]:
         lines += textwrap.wrap(
             f"{effect['verdict']}: {effect['words']}", WIDTH, initial_indent=start, subsequent_indent=" " * len(start)
         )
+    if found["head"]:
+        lines += _head_line(found["head"])
     return [*lines, *_together(found), *_wrapped(_legend(found))]
+
+
+def _head_line(head: dict[str, Any]) -> list[str]:
+    start = f"{'head':<11}{head['share']:>6.0%}{head['steps']:>6}×{'':>9}{head['epsilon_alone']:>9.3g}{'':>6}  "
+    words = (
+        f"a step's noise is {head['noise_to_signal']:.2g} times the most that all gradients together can be; "
+        f"trained at each site, and it stays there"
+    )
+    return textwrap.wrap(words, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
 
 
 def _together(found: dict[str, Any]) -> list[str]:
