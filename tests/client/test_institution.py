@@ -210,7 +210,7 @@ def test_error_texts_and_names_never_enter_an_answer(open_desk, agreed, monkeypa
     data = desk.handle(desk.question("counts"))
     assert str(MARK).encode() not in data
     packet = wire.decode(data)
-    assert set(packet.fields) == {"question", "site", "std", "full", "head"}
+    assert set(packet.fields) == {"question", "site", "std", "full", "head", "salt"}
     assert set(packet.arrays) == {"values"}
     head = json.loads(packet.fields["head"])
     assert set(head) == {"digest", "format", "seq", "signature", "site"}
