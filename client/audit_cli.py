@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from tqdm import tqdm
 
 from patevolve.client import policy as policies
 from patevolve.client.home import open_home
 from patevolve.shared.cli import EPILOG, FORMAT, say
-from patevolve.shared.errors import DataError
+from patevolve.shared.errors import DataError, InputError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.site_only import BADGE
@@ -75,6 +76,37 @@ def audit_command(  # noqa: PLR0917 - click passes by name
     say(form, {"badge": BADGE, **finite(found)}, text(found))
     if found["alarms"]:
         raise DataError(f"{len(found['alarms'])} alarm(s), listed above; the guarantee of this run is in doubt.")
+
+
+@click.command(
+    "sweep",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Example: patevolve sweep heart --epsilons 1,2,4,8 --seeds 3\n\n{EPILOG}",
+)
+@click.argument("name", type=click.Choice(["heart", "digits"]), default="heart")
+@click.option("--epsilons", default="1,2,4,8", show_default=True, help="The budgets, with commas between.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="How many seeds at each.")
+@FORMAT
+def sweep_command(name: str, epsilons: str, seeds: int, form: str) -> None:
+    """Show what more ε buys and what it gives away: usefulness beside inversion and membership, over seeds.
+
+    On a demonstration's public data: every point is a whole run, and on private data their ε would add up.
+    """
+    from patevolve.client.sweep import sweep, text  # noqa: PLC0415 - heavy: only this command needs it
+
+    try:
+        budgets = [float(word) for word in epsilons.split(",")]
+    except ValueError as reason:
+        raise InputError(f"--epsilons {epsilons!r} found; expected numbers with commas between: 1,2,4,8.") from reason
+    total = seeds * (1 + len(budgets))
+    with tqdm(total=total, desc=f"sweep {name}", unit="run", disable=form == "json" or None) as bar:
+
+        def tick(piece: str) -> None:
+            bar.set_postfix_str(piece)
+            bar.update()
+
+        found = sweep(name, epsilons=budgets, seeds=list(range(1, seeds + 1)), tick=tick)
+    say(form, finite(found), text(found))
 
 
 def _subject(  # noqa: PLR0917 - private, called once

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from patevolve.client import deploy_cli
 from patevolve.client import policy as policies
 from patevolve.client.approved import install_plan
-from patevolve.client.audit_cli import audit_command
+from patevolve.client.audit_cli import audit_command, sweep_command
 from patevolve.client.device import chosen
 from patevolve.client.device_cli import device_options
 from patevolve.client.inspect_cli import inspect
@@ -39,7 +39,7 @@ def commands() -> list[click.Command]:
     """Return the client's commands for the ``patevolve`` command line."""
     for command in deploy_cli.commands():
         client.add_command(command)
-    return [demo, local, simulated, audit_command, client]
+    return [demo, local, simulated, audit_command, sweep_command, client]
 
 
 @click.command(context_settings=SETTINGS, epilog="Example: patevolve demo heart --epsilon 1")

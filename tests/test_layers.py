@@ -41,7 +41,7 @@ AT_TOP = {
     "client/app.py": {"flwr"},
     "client/cli.py": {"click", "tqdm"},
     "client/deploy_cli.py": {"click"},
-    "client/audit_cli.py": {"click"},
+    "client/audit_cli.py": {"click", "tqdm"},
     "client/device_cli.py": {"click"},
     "client/inspect_cli.py": {"click", "tqdm"},
     "client/joining.py": {"cryptography"},
