@@ -4,11 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from patevolve.client import island
+from patevolve.client.cli import client
 from patevolve.client.guard import Guard
-from patevolve.client.policy import draft
+from patevolve.client.policy import draft, read_policy
 from patevolve.client.private_index import Voters
+from patevolve.shared.cli import Application
 from patevolve.shared.errors import BudgetError, MessageError
 from patevolve.shared.evolution.population import shares
 from patevolve.shared.messages import Question, decode_migrants, digest, encode_question
@@ -44,6 +47,23 @@ def free(agreed):
 @pytest.fixture
 def paid(agreed):
     return with_islands(agreed, PAID)
+
+
+@pytest.mark.parametrize(("section", "permitted"), [(SECTION, False), (PAID, True)], ids=["free", "charged"])
+def test_whoever_approves_reads_what_islands_ask_and_cost(section, permitted, agreed, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(with_islands(agreed, section).text, encoding="utf-8")
+    command = ["client", "approve", str(plan), "--home", str(tmp_path / "home"), "--site", "s", "--yes"]
+    done = CliRunner().invoke(Application(commands=[client]), command)
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.output.split())
+    assert (
+        "each site evolves 40 synthetic candidates for 2 generation(s) on its own device and sends 8 of them" in words
+    )
+    cost = "charged in the site's own ledger" if permitted else "no record of the site is read, so they cost nothing"
+    assert cost in words
+    assert ("islands: synthetic candidates bred here" in words) == permitted
+    assert ("islands" in read_policy(tmp_path / "home" / "policy.toml").permitted) == permitted
 
 
 def arrays(desk, **changes):
