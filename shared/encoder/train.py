@@ -216,7 +216,7 @@ def train(
             noisy = account.stored(step)
             if noisy is None:
                 sampled = account.sample(step, len(units))
-                objective = _objective(network, units, bank, settings=settings, step=step, device=device)
+                objective = objective_at(network, units, bank, settings=settings, step=step, device=device)
                 chosen = np.flatnonzero(sampled)
                 total = clipped_sum(clipper, objective, chosen, len(vector), settings.physical)
                 noisy = account.release(step, total, len(chosen))
@@ -234,7 +234,7 @@ def train(
     return Trained(vector=vector, steps=taken, spreads=tuple(spreads))
 
 
-def _objective(
+def objective_at(
     network: torch.nn.Module, units: Units, bank: Bank, *, settings: Settings, step: int, device: str
 ) -> ContrastiveObjective:
     """Return the step's objective: two public views of every record, a public queue, public prototypes."""

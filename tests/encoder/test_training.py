@@ -47,7 +47,7 @@ def linear(seed=0, width=K):
 
 def objective(small, network, **changes):
     units, bank = small
-    return training._objective(network, units, bank, settings=settings(**changes), step=0, device="cpu")
+    return training.objective_at(network, units, bank, settings=settings(**changes), step=0, device="cpu")
 
 
 def brute_force(network, own, units, clip):
@@ -81,7 +81,7 @@ def test_a_unit_counts_once_however_many_records_it_has():
     for data, names in ((same, ["a"] * 5), (same[:, :1], ["a"])):
         units = units_of(data, classes[: data.shape[1]], np.array(names), 3)
         network = linear()
-        own = training._objective(network, units, bank, settings=settings(), step=0, device="cpu")
+        own = training.objective_at(network, units, bank, settings=settings(), step=0, device="cpu")
         sums.append(PerUnitGradients(network, 1e6).sums(own, np.arange(1)))
     assert sums[0] == pytest.approx(sums[1], rel=1e-9)
 
@@ -352,7 +352,7 @@ def test_training_learns():
     public = Bank(inputs=0.7 * rng.normal(size=(90, D)) + centres[np.arange(90) % 3], classes=np.arange(90) % 3)
 
     def loss(network):
-        own = training._objective(network, records, public, settings=settings(supervised=1.0), step=0, device="cpu")
+        own = training.objective_at(network, records, public, settings=settings(supervised=1.0), step=0, device="cpu")
         return float(own.losses(network, *own.batch(np.arange(60))).detach().mean())
 
     network = linear()
