@@ -145,6 +145,37 @@ def test_a_killed_run_resumes(
     assert not list(run.out.rglob(".*")), "a half-written file was left behind"
 
 
+ISLANDS = {
+    "questions.neighbours": None,
+    "questions.prototypes.share": 0.6,
+    "islands.migrants": 3,
+    "islands.candidates": 20,
+    "islands.share": 0.1,
+    "islands.nearest": 2,
+}
+
+
+@pytest.mark.parametrize(
+    "point", ["before the charge", "after the charge", "after the draw", "after the answer is stored"]
+)
+def test_a_run_killed_around_its_islands_resumes(point: str, kit: Any, shell: Any) -> None:
+    """At the second site: the first one's migrants are stored by then, and are given again, not drawn again."""
+    agreed = kit.agreed(ISLANDS)
+    kit.homes(agreed, reserve=3.0, secret=b"s" * 32)
+    kit.data()
+    run = Run(place=kit.place, plan=kit.plan(ISLANDS))
+    assert shell(*run.command, kill=(point, "islands/1", 2), draws=run.draws).code == -9
+    assert run.drawn() <= run.charged(), "noise was drawn that no ledger shows"
+    before = run.answers()
+    resumed = shell(*run.command, draws=run.draws)
+    assert resumed.code == 0, resumed.out + resumed.err
+    _check_ledgers(run, kit, again=("islands/1", 2) if point in REDRAWN else None)
+    for site, stored in before.items():
+        assert stored.items() <= run.answers()[site].items()
+    again = max(run.drawn().values())
+    assert again == (2 if point == "after the draw" else 1)
+
+
 def _check_ledgers(run: Run, kit: Any, *, again: tuple[str, int] | None) -> None:
     """Hold the sites' ledgers against the plan, the draws and the coordinator's signed heads."""
     plan = read_plan(run.plan).plan
