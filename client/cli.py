@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from patevolve.client.device import chosen
 from patevolve.client.device_cli import device_options
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
-from patevolve.client.stored_index import embed_data, index_key
+from patevolve.client.stored_index import embed_data, index_key, sites_of
 from patevolve.client.train_cli import train
 from patevolve.shared.cli import EPILOG, FORMAT, say
 from patevolve.shared.data.index import Index
+from patevolve.shared.data.records import Records
 from patevolve.shared.encoder.device import DeviceProfile
 from patevolve.shared.envelopes import MAX_REQUEST
 from patevolve.shared.errors import DataError, InputError, PolicyError
@@ -136,10 +138,19 @@ def local(  # noqa: PLR0917 - click passes by name
 @click.option("--data", type=PATH, required=True, help="One file with every site's records and a site column.")
 @click.option("--homes", type=PATH, default=Path("sites"), show_default=True, help="A folder of site folders.")
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
+@click.option("--index", type=PATH, default=None, help="Embed data too large for memory into this folder, once.")
 @device_options
 @FORMAT
 def simulated(  # noqa: PLR0917 - click passes by name
-    plan: Path, data: Path, homes: Path, out: Path | None, profile: str | None, form: str, *, require_gpu: bool
+    plan: Path,
+    data: Path,
+    homes: Path,
+    out: Path | None,
+    index: Path | None,
+    profile: str | None,
+    form: str,
+    *,
+    require_gpu: bool,
 ) -> None:
     """Run a plan over several institutions in one process, for research and planning."""
     agreed, device = read_plan(plan), chosen(homes, profile, require_gpu=require_gpu)
@@ -149,7 +160,14 @@ def simulated(  # noqa: PLR0917 - click passes by name
         if name in folders:
             raise PolicyError(f"two folders under {homes} hold a policy of site {name!r}; expected one. Remove one.")
         folders[name] = path.parent
-    _run(plan, load_records(data, agreed.plan), folders, out, form, mode="simulated", device=device)
+    records: Mapping[str, Records | Index] = {}
+    if index is None:
+        records = load_records(data, agreed.plan)
+    else:  # one index of all sites, sealed if any of them wants it
+        found = [index_key(home, policies.read_policy(home / policies.FILE)) for home in folders.values()]
+        source = _embedded(data, agreed, index, next(filter(None, found), None), form, device=device)
+        records = dict.fromkeys(sites_of(source), source)
+    _run(plan, records, folders, out, form, mode="simulated", device=device)
 
 
 @click.group(context_settings=SETTINGS)

@@ -115,7 +115,8 @@ def simulate(
     """Run the plan over these sites into a run folder, new or resumed, and return what came out."""
     tools = tools_of(agreed.plan, device)
     asks = schedule(agreed.plan, tools.encoder.embedding_size)
-    indexes = {name: index_of(site.home, site.records, agreed.plan, tools) for name, site in sites.items()}
+    alone = len(sites) == 1
+    indexes = {name: index_of(one.home, one.records, agreed.plan, tools, alone=alone) for name, one in sites.items()}
     check_run(path, agreed)
     cohort = cohort_sha256(agreed.sha256, list(sites))
 
@@ -185,11 +186,14 @@ def _head(agreed: Agreed, site: Site, ledger: Ledger, tools: Tools, noise: Noise
     return train_head(site.home, ledger, site.records, agreed, tools, noise=noise)
 
 
-def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools) -> PrivateIndex:
-    """Return what the site votes with. Raises DataError or PolicyError, before any charge, if it cannot take part."""
+def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools, *, alone: bool = True) -> PrivateIndex:
+    """Return what the site votes with; ``alone`` refuses an index that holds another site's records as well.
+
+    Raises DataError or PolicyError, before any charge, if it cannot take part.
+    """
     policy = home.policy
     if isinstance(records, Index):
-        index = read_index(records, plan, home.secret, site=policy.site if plan.data.site else "", alone=True)
+        index = read_index(records, plan, home.secret, site=policy.site if plan.data.site else "", alone=alone)
     else:
         index = build_index(records, plan, tools.encoder, home.secret)
     if index.units < policy.minimum_units:

@@ -184,6 +184,14 @@ def read_index(index: Index, plan: Plan, secret: bytes, *, site: str = "", alone
     )
 
 
+def sites_of(index: Index) -> list[str]:
+    """Return the sites whose records an index holds, in order; "" where the data has no site column."""
+    found: set[str] = set()
+    for piece in pieces_of(index):
+        found.update(piece.sites.tolist())
+    return sorted(found)
+
+
 def _named_by_content(contents: NDArray[np.bytes_]) -> NDArray[np.str_]:
     seen: Counter[str] = Counter()
     names = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import decimal
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from patevolve.shared.data.names import shown
 from patevolve.shared.errors import DataError
 
-PIECE = 65_536  # rows of a Parquet file in memory at once
+PIECE = 65_536  # rows in memory at once
 
 Cells = dict[str, list[str]]
 
@@ -38,39 +39,43 @@ def pieces(path: Path, wanted: Sequence[str], *, optional: Sequence[str] = ()) -
     if path.suffix.lower() in {".parquet", ".pq"}:
         yield from _parquet(path, wanted, optional)
         return
-    header, rows = _read_rows(path)
-    _check_header(path, header, wanted)
-    names = [*wanted, *(name for name in optional if name in header)]
-    yield {name: [row[header.index(name)] for row in rows] for name in names}
+    yield from _csv(path, wanted, optional)
 
 
 def _check_header(path: Path, header: list[str], wanted: Sequence[str]) -> None:
+    if len(set(header)) != len(header):
+        raise DataError(f"{shown(path.name)} has two columns of one name; expected distinct names in {header}.")
     absent = [name for name in wanted if name not in header]
     if absent:
         raise DataError(
             f"{shown(path.name)}: no column {', '.join(map(repr, absent))}; found {', '.join(header)}. Rename it."
         )
-    if len(set(header)) != len(header):
-        raise DataError(f"{shown(path.name)} has two columns of one name; expected distinct names in {header}.")
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+def _csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Iterator[Cells]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            table = list(csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True))
+            rows = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            header, before = [name.strip() for name in next(rows, [])], 0
+            names = [*wanted, *(name for name in optional if name in header)]
+            while batch := list(itertools.islice(rows, PIECE)):
+                _check_width(path, batch, len(header), before)
+                if not before:
+                    _check_header(path, header, wanted)
+                yield {name: [row[header.index(name)] for row in batch] for name in names}
+                before += len(batch)
     except (OSError, UnicodeDecodeError, csv.Error) as reason:
         raise DataError(f"{shown(path.name)} cannot be read as a UTF-8 table: {reason}. Check the file.") from reason
-    if len(table) < 2:
+    if not before:
         raise DataError(f"{shown(path.name)} has no data rows; expected a header and at least one row.")
-    header = [name.strip() for name in table[0]]
-    if len(set(header)) != len(header):
-        raise DataError(f"{shown(path.name)} has two columns of one name; expected distinct names in {header}.")
-    ragged = next((i for i, row in enumerate(table[1:], 1) if len(row) != len(header)), None)
+
+
+def _check_width(path: Path, rows: list[list[str]], width: int, before: int) -> None:
+    ragged = next((place for place, row in enumerate(rows) if len(row) != width), None)
     if ragged is not None:
         raise DataError(
-            f"{shown(path.name)}, data row {ragged}: {len(table[ragged])} cells found; expected {len(header)}."
+            f"{shown(path.name)}, data row {before + ragged + 1}: {len(rows[ragged])} cells found; expected {width}."
         )
-    return header, table[1:]
 
 
 def _parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Iterator[Cells]:

@@ -10,13 +10,16 @@ from PIL import Image
 from pyarrow import parquet
 
 from patevolve.client import stored_index
+from patevolve.client.home import SECRET as SECRET_FILE
+from patevolve.client.home import open_home
 from patevolve.client.policy import draft, read_policy
 from patevolve.client.private_index import build_index
-from patevolve.client.simulate import load_records
-from patevolve.client.stored_index import embed_data, index_key, read_index
+from patevolve.client.simulate import load_records, open_sites, simulate
+from patevolve.client.stored_index import embed_data, index_key, read_index, sites_of
 from patevolve.shared.data.index import build, open_index, pieces_of
 from patevolve.shared.errors import DataError, PolicyError
 from patevolve.shared.plan import agree
+from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE, RecordedNoise
 from patevolve.shared.tools import tools_of
 
 TABLE = """
@@ -274,3 +277,36 @@ def test_the_key_is_the_policys(tmp_path):
         index_key(tmp_path, read_policy(tmp_path / "policy.toml"))
     (tmp_path / "index.key").write_bytes(KEY)
     assert index_key(tmp_path, read_policy(tmp_path / "policy.toml")) == KEY
+
+
+def released(tmp_path, agreed, records, name):
+    """Return the rows released by a simulated run of two sites whose secrets and noise are always the same."""
+    homes = {site: tmp_path / name / site for site in ("A", "B")}
+    for site, home in homes.items():
+        home.mkdir(parents=True)
+        (home / "policy.toml").write_text(draft(site, agreed), encoding="utf-8")
+        open_home(home, site=site)
+        (home / SECRET_FILE).write_bytes(SECRET)
+    sites = open_sites(homes, records, agreed)
+    noise = lambda site, question: RecordedNoise(f"{site}{question}")  # noqa: E731 - one line says it
+    simulate(agreed, sites, tmp_path / f"{name}-run", noise=noise, run="r")
+    return (tmp_path / f"{name}-run" / "release" / "data.csv").read_bytes()
+
+
+def test_a_simulated_run_from_the_index_releases_what_one_from_memory_does(table, tmp_path, monkeypatch):
+    monkeypatch.setenv(RECORDED_NOISE_VARIABLE, "1")
+    agreed = agree(TABLE)
+    index = stored(table, TABLE, tmp_path / "index", KEY)
+    assert sites_of(index) == ["A", "B"]
+    from_index = released(tmp_path, agreed, dict.fromkeys(sites_of(index), index), "index-sites")
+    assert from_index == released(tmp_path, agreed, load_records(table, agreed.plan), "memory-sites")
+
+
+def test_a_text_table_is_indexed_as_its_parquet_twin(table, tmp_path):
+    parquet.read_table(table).to_pandas().to_csv(tmp_path / "t.csv", index=False)
+    agreed = agree(TABLE)
+    index = stored(tmp_path / "t.csv", TABLE, tmp_path / "csv-index")
+    assert len(list(pieces_of(index))) == 8
+    for site in sites_of(index):
+        twin = read_index(stored(table, TABLE, tmp_path / "index"), agreed.plan, SECRET, site=site)
+        assert described(read_index(index, agreed.plan, SECRET, site=site)) == described(twin)

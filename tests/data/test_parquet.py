@@ -1,9 +1,10 @@
-"""Parquet tables: types and nulls survive into codes and back, or the column is refused by name."""
+"""Parquet tables: types and nulls survive into codes and back, or are refused by name; text tables, piece by piece."""
 
 import datetime as dt
 import decimal
 import itertools
 import os
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from patevolve.shared.data.load import Layout, load_table
+from patevolve.shared.data.parquet import pieces
 from patevolve.shared.errors import DataError, PlanError
 from patevolve.shared.schema import Column, decode_column
 
@@ -103,6 +105,52 @@ def test_pieces_add_up_to_the_file(tmp_path, monkeypatch):
     whole = codes(path, AGE)
     monkeypatch.setattr("patevolve.shared.data.parquet.PIECE", 7)
     assert codes(path, AGE) == whole == (values // 10).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 8, 50])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_text_tables_are_read_piece_by_piece(tmp_path, monkeypatch, rows, suffix):
+    comma = "," if suffix == "csv" else "\t"
+    lines = [comma.join(("x", "y")), *(comma.join((str(i % 30), "no")) for i in range(rows))]
+    path = tmp_path / f"t.{suffix}"
+    path.write_text("\ufeff" + "\r\n".join(lines) + "\r\n", encoding="utf-8")
+    monkeypatch.setattr("patevolve.shared.data.parquet.PIECE", 7)
+    found = list(pieces(path, ["x", "y"]))
+    assert [len(piece["x"]) for piece in found] == [7] * (rows // 7) + ([rows % 7] if rows % 7 else [])
+    assert [cell for piece in found for cell in piece["x"]] == [str(i % 30) for i in range(rows)]
+
+
+def test_faults_of_a_text_table_name_the_row_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("patevolve.shared.data.parquet.PIECE", 7)
+    rows = ["x,y", *["1,no"] * 20]
+    path = tmp_path / "t.csv"
+    for fault, words in (
+        ("1,no,3", "data row 18: 3 cells"),
+        ('1,"no', "cannot be read"),
+        ("1,maybe", "data row 18: cl"),
+    ):
+        path.write_text("\n".join([*rows[:18], fault, *rows[19:]]), encoding="utf-8")
+        with pytest.raises(DataError, match=words):
+            codes(path, AGE)
+    path.write_bytes("\n".join(rows).encode() + b"\n1,\xff\n")
+    with pytest.raises(DataError, match="UTF-8"):
+        codes(path, AGE)
+
+
+def test_a_text_table_larger_than_a_piece_does_not_stand_in_memory(tmp_path, monkeypatch):
+    """Twelve times the rows, the same peak: what one piece needs. The twin reads the file as one piece."""
+    path, peaks = tmp_path / "t.csv", {}
+    for rows in (1_000, 12_000):
+        path.write_text("x,y\n" + "".join(f"{i},row {i} of the table\n" for i in range(rows)), encoding="utf-8")
+        for piece in (500, 1_000_000):
+            monkeypatch.setattr("patevolve.shared.data.parquet.PIECE", piece)
+            tracemalloc.start()
+            total = sum(len(cells["x"]) for cells in pieces(path, ["x", "y"]))
+            peaks[rows, piece] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert total == rows
+    assert peaks[12_000, 500] < 1.5 * peaks[1_000, 500]
+    assert peaks[12_000, 1_000_000] > 10 * peaks[12_000, 500]
 
 
 def broken(path):

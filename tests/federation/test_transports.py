@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from patevolve.shared.errors import ReleaseError
+from patevolve.shared.release.proof import read_keys
+from patevolve.shared.verify import verify_release
+
 PUBLIC = ("release", "student", "generations")
 
 
 def public(town, out):
     return {part: town.tree(out, part) for part in PUBLIC}
+
+
+def check_proofs(town, agreed):
+    """The coordinator's key signs a deployment, where it has one; every site's key signs a run in one process."""
+    verify_release(town.place / "simulated" / "release")
+    roster = town.place / "roster.json"
+    if not roster.exists():
+        with pytest.raises(ReleaseError, match="nobody signed"):
+            verify_release(town.place / "deployed" / "release")
+        return
+    found = verify_release(town.place / "deployed" / "release", read_keys(roster))
+    assert [role for role, _, _ in found.proven.signers] == ["coordinator"]
+    assert set(found.proven.sites) == set(town.sites)
+    assert found.proven.spent.epsilon <= agreed.plan.privacy.epsilon
 
 
 @pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
@@ -18,6 +36,7 @@ def test_coordinated_and_simulated_give_the_same_bytes(trust, town, recorded):
     town.coordinate(agreed, town.office(agreed, noise=recorded), "deployed")
     assert len(public(town, "simulated")["release"]) >= 5
     assert public(town, "deployed") == public(town, "simulated")
+    check_proofs(town, agreed)
     for site in town.sites:
         assert town.charges(site) == town.charges(site, "simulated-homes")
 
