@@ -488,6 +488,21 @@ def train_vqvae(images: Path | None, out: Path, onnx: Path | None, form: str, **
     say(form, value, text)
 
 
+@assets_group.command(
+    "pipeline", context_settings=SETTINGS, epilog="Example: patevolve assets pipeline saved/ --out pipeline.tar"
+)
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--out", type=PATH, default=Path("pipeline.tar"), show_default=True, help="The archive, to hand on.")
+@FORMAT
+def pipeline_command(folder: Path, out: Path, form: str) -> None:
+    """Make one file of a text-to-image pipeline's FOLDER (safetensors, JSON, texts) and keep it for plans."""
+    from patevolve.shared.generators import diffusion  # noqa: PLC0415 - this command alone
+
+    diffusion.archive(folder, out)
+    kept = assets.add(out)
+    say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
+
+
 def main() -> None:
     """Run the command line with the commands of every installed folder."""
     for entry in sorted(importlib.metadata.entry_points(group="patevolve.commands"), key=lambda entry: entry.name):

@@ -191,7 +191,7 @@ class Questions:
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first being the usual one
     "table": ("tabular",),
-    "image": ("simulator", "pool", "vqvae"),
+    "image": ("simulator", "pool", "vqvae", "diffusers"),
 }
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
 MAY_HAVE_FILES = frozenset({"simulator"})  # kinds that work without one too
@@ -204,17 +204,22 @@ class Generator:
     asset:      SHA-256 of the public file that a kind of FROM_FILES draws from; "simulator": of more font faces, if any
     variation:  "pool": how far its images are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28);
                 "simulator": how far single strokes bend and thicken, 0 (not by themselves) to 1
+    prompts:    "diffusers": texts to draw images from, with {class} where the class name goes
+    steps:      "diffusers": denoising steps of an image
     """
 
-    kind: Literal["tabular", "simulator", "pool", "vqvae"]
+    kind: Literal["tabular", "simulator", "pool", "vqvae", "diffusers"]
     asset: str = ""
     variation: float = 0.0
+    prompts: tuple[str, ...] = ()
+    steps: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a kind without its file, or a setting without use."""
         _check_asset("generator", self.kind, self.asset)
         if not 0.0 <= checks.finite(variation=self.variation) <= 1.0:
             raise PlanError(f"generator.variation = {self.variation} found; expected 0 to 1.")
+        _check_prompts(self)
         if self.variation and self.kind not in ("pool", "simulator"):
             raise PlanError(f"generator.variation found; kind {self.kind!r} has no use for it. Remove it.")
 
@@ -242,6 +247,21 @@ class Encoder:
         if self.fitted and not _HASH.fullmatch(self.fitted):
             raise PlanError(f"encoder.fitted = {self.fitted!r} found; expected the 64 hex digits of a file's SHA-256.")
         checks.integer(dimension=self.dimension, at_least=2, at_most=128)
+
+
+def _check_prompts(generator: Generator) -> None:
+    checks.integer(steps=generator.steps, at_least=0, at_most=1000)
+    if generator.kind != "diffusers":
+        if generator.prompts or generator.steps:
+            raise PlanError(f"generator.prompts or steps found; kind {generator.kind!r} has no use for them.")
+        return
+    if not generator.prompts or not all("{class}" in prompt for prompt in generator.prompts):
+        raise PlanError(
+            f"generator.prompts = {list(generator.prompts)} found; kind 'diffusers' expects one or more texts, each "
+            f"with {{class}} where the class name goes."
+        )
+    if not generator.steps:
+        raise PlanError("generator.steps = 0 found; kind 'diffusers' expects the denoising steps of an image, as 20.")
 
 
 def _check_asset(section: str, kind: str, asset: str) -> None:

@@ -18,7 +18,7 @@ from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histogra
 from patevolve.shared.encoder.onnx import open_network, pixels
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import PlanError
-from patevolve.shared.generators import pool, vqvae
+from patevolve.shared.generators import diffusion, pool, vqvae
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
@@ -86,6 +86,10 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
             return pool.load(named.asset, (data.height, data.width), named.variation)
         case "vqvae":
             return vqvae.load(named.asset, data.classes, (data.height, data.width))
+        case "diffusers":
+            return diffusion.load(
+                named.asset, data.classes, named.prompts, shape=(data.height, data.width), steps=named.steps
+            )
 
 
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
