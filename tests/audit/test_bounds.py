@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,3 +123,13 @@ def test_bad_input_is_refused() -> None:
         bounds.auc(np.zeros(1), np.zeros(5))
     with pytest.raises(ParameterError):
         bounds.rate(5, 4)
+
+
+@pytest.mark.parametrize(("counted", "reach", "gaussian"), [(24, 0.99, 5.5), (150, 2.96, 18.9)])
+def test_the_reach_of_the_two_worlds_is_what_the_docs_say(counted: int, reach: float, gaussian: float) -> None:
+    """With perfect separation at confidence 0.999: the most ε that so many runs a world can ever show."""
+    best = canaries.judged(counted, 0, counted, ledger=1.0, delta=1e-5, confidence=0.999)
+    assert best.lower == pytest.approx(reach, abs=0.005)
+    assert best.lower_gaussian == pytest.approx(gaussian, abs=0.05)
+    docs = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    assert f"{reach:g} (n = {counted}" in docs
