@@ -232,6 +232,8 @@ class Encoder:
     asset:      SHA-256 of the public file that a kind of FROM_FILES encodes with
     fitted:     SHA-256 of the statistics that `patevolve encoder fit` wrote; empty: every machine fits them itself
     dimension:  features kept of what the network or the histograms say (principal components of public images)
+    embedding:  what prototypes are class means of: "fourier" features of the components, or the components ("linear")
+    widths:     of the Gaussian kernels that the Fourier features stand for, in units of the components' mean norm
     head:       what each site trains on these features for its own ``neighbours`` votes (docs/encoder.md)
     """
 
@@ -239,6 +241,8 @@ class Encoder:
     asset: str = ""
     fitted: str = ""
     dimension: int = 64
+    embedding: Literal["fourier", "linear"] = "fourier"
+    widths: tuple[float, ...] = (0.25, 0.5)
     head: HeadPlan = field(default_factory=HeadPlan)
 
     def __post_init__(self) -> None:
@@ -247,6 +251,8 @@ class Encoder:
         if self.fitted and not _HASH.fullmatch(self.fitted):
             raise PlanError(f"encoder.fitted = {self.fitted!r} found; expected the 64 hex digits of a file's SHA-256.")
         checks.integer(dimension=self.dimension, at_least=2, at_most=128)
+        if not 1 <= len([checks.positive(widths=width) for width in self.widths]) <= 4:
+            raise PlanError(f"encoder.widths = {list(self.widths)} found; expected one to four positive numbers.")
 
 
 def _check_prompts(generator: Generator) -> None:
@@ -284,6 +290,7 @@ class Evolution:
                   "pcevolve": each site chooses one candidate per class by the exponential mechanism (Zhang 2025);
                   "pcevolve-prototype": its filter and calibrator around released prototypes, free;
                   "classifier-laplace": the sites' classifiers say how sure they are, with Laplace noise;
+                  "discriminant": the images of a public pool, told apart by the released prototypes, free;
                   "none": candidates stay as the generator first drew them
     population:   candidates kept per generation, all classes together
     generations:  how many generations
@@ -300,10 +307,13 @@ class Evolution:
     collapse:     a class has collapsed below this fraction of the spread of the generator's own draws; 0 = never
     restart:      fraction of a collapsed class, its worst, that is drawn afresh
     diversity_collapsed:  λ for a collapsed class
+    refine:       "discriminant" only: how often the pool is told apart anew by what it was told to be
     rollback:     end with the generation whose mean embedding is nearest to the released prototypes, not with the last
     """
 
-    selection: Literal["soft", "histogram", "pcevolve", "pcevolve-prototype", "classifier-laplace", "none"] = "soft"
+    selection: Literal[
+        "soft", "histogram", "pcevolve", "pcevolve-prototype", "classifier-laplace", "discriminant", "none"
+    ] = "soft"
     population: int = 256
     generations: int = 10
     mutation: tuple[float, ...] = (0.3, 0.15, 0.05)
@@ -319,6 +329,7 @@ class Evolution:
     collapse: float = 0.0
     restart: float = 0.1
     diversity_collapsed: float = 0.6
+    refine: int = 0
     rollback: bool = False
 
     def __post_init__(self) -> None:
@@ -334,6 +345,7 @@ class Evolution:
             raise PlanError(f"evolution.crossover = {self.crossover} found; expected a fraction from 0 to 1.")
         if not self.mutation or not all(0.05 <= checks.finite(mutation=m) <= 1.0 for m in self.mutation):
             raise PlanError(f"evolution.mutation = {list(self.mutation)} found; expected strengths from 0.05 to 1.")
+        checks.integer(refine=self.refine, at_least=0, at_most=100)
         checks.integer(lookahead=self.lookahead, at_least=0, at_most=100)
         checks.integer(elites=self.elites, at_least=0, at_most=MAX_CANDIDATES)
         checks.positive(tau=self.tau)
@@ -512,6 +524,7 @@ def _check_neighbours(plan: Plan) -> None:
 NEEDS: Mapping[str, str] = {  # the question without which a selection cannot work
     "pcevolve": "choices",
     "pcevolve-prototype": "prototypes",
+    "discriminant": "prototypes",
     "classifier-laplace": "confidence",
 }
 VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the question of its voted generations
@@ -541,6 +554,10 @@ def _check_selection(plan: Plan) -> None:
         raise PlanError("questions.confidence needs teachers ≥ 1: the classifiers at each site.")
     if evolution.lookahead and evolution.selection != "histogram":
         raise PlanError("evolution.lookahead is for selection = 'histogram'. Remove it.")
+    if evolution.selection == "discriminant" and (plan.generator.kind != "pool" or evolution.generations != 1):
+        raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool' and generations = 1.")
+    if evolution.refine and evolution.selection != "discriminant":
+        raise PlanError("evolution.refine is for selection = 'discriminant'. Remove it.")
     if evolution.rollback and not questions.prototypes.share:
         raise PlanError("evolution.rollback needs a share for questions.prototypes: they tell what is best. Add it.")
 

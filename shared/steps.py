@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from patevolve.shared import contrast
 from patevolve.shared.errors import PlanError
 from patevolve.shared.evolution.breed import breed, exchange, spread, strength_at
+from patevolve.shared.evolution.discriminate import discriminant, refined, surest
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
+from patevolve.shared.generators.pool import Pool
 from patevolve.shared.inquiry import Estimate, Inquiry
 from patevolve.shared.messages import Kind
 from patevolve.shared.plan import VOTES, Plan
@@ -95,6 +97,8 @@ def generation(
         return steered(plan, tools, learnt.model, population, number), ()
     if plan.evolution.selection == "pcevolve-prototype":
         return _contrasted(plan, tools, learnt, population, number), ()
+    if plan.evolution.selection == "discriminant":
+        return _told_apart(plan, tools, learnt), ()
     return population, ()
 
 
@@ -178,6 +182,24 @@ def _contrasted(plan: Plan, tools: Tools, learnt: Learnt, population: Population
         genomes = _restarted(plan, tools, candidates[chosen], (number, cls)) if few else candidates[chosen]
         parts.append(Population(genomes=genomes, classes=np.full(len(genomes), cls)))
     return join(parts)
+
+
+def _told_apart(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
+    """Return the images of the public pool that the released prototypes tell apart best, each in its class: free."""
+    if learnt.model is None or not isinstance(tools.generator, Pool):
+        raise PlanError("selection 'discriminant' without prototypes or without a pool found; the plan needs both.")
+    everything = tools.generator.everything()
+    embeddings = tools.encoder.embed(features_of(tools, everything, 0))
+    joint = learnt.model * learnt.proportions[:, None]
+    noise = learnt.proportions * np.sqrt(learnt.blur / embeddings.shape[1])
+    scores = discriminant(embeddings, joint, float(np.mean(noise)))
+    for _ in range(plan.evolution.refine):
+        scores = refined(embeddings, scores)
+    found = surest(scores, apportion(learnt.proportions, plan.evolution.population))
+    return Population(
+        genomes=everything[np.concatenate(found)],
+        classes=np.concatenate([np.full(len(own), cls) for cls, own in enumerate(found)]),
+    )
 
 
 def _distinct(genomes: Genomes, least: int) -> Genomes:

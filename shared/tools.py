@@ -95,15 +95,16 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
     """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
     if named.fitted:
-        return unpacked(assets.find(named.fitted), dimension=named.dimension, describe=describe)
+        kept = unpacked(assets.find(named.fitted), dimension=named.dimension, describe=describe)
+        return replace(kept, embedding=named.embedding)
     public = _public(data, generator, seed, PUBLIC)
-    encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, describe=describe)
+    encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, widths=named.widths, describe=describe)
     if encoder.dimension < named.dimension or not np.isfinite(encoder.axes).all():
         raise PlanError(
             f"encoder.dimension = {named.dimension} found; what describes the public images varies in fewer "
             f"dimensions. Lower it."
         )
-    return encoder
+    return replace(encoder, embedding=named.embedding)
 
 
 def _public(data: Data, generator: Generator, seed: int, each: int) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from patevolve.shared.protocols import Sums
 
 ORIENTATIONS, CELLS = 8, 6
 THUMBNAIL = 0.15  # weight of a blurred, halved image beside the histograms of norm 1
+CONSTANT = 0.3  # beside the components of a linear embedding, so that a discriminant has an intercept
 BATCH = 500
 
 Floats = NDArray[np.float64]
@@ -92,12 +93,15 @@ class ImageEncoder:
     mean, axes:   (r,) and (r, d) from public images
     frequencies:  (d, e/2) from the plan's public stream
     describe:     images to (n, r) rows, each a function of its image alone
+    embedding:    "fourier", or "linear": the components themselves, shortened to norm 1, whose class means are fewer
+                  numbers and so carry less noise
     """
 
     mean: Floats
     axes: Floats
     frequencies: Floats
     describe: Describe = histograms
+    embedding: Literal["fourier", "linear"] = "fourier"
 
     @property
     def dimension(self) -> int:
@@ -106,8 +110,8 @@ class ImageEncoder:
 
     @property
     def embedding_size(self) -> int:
-        """Two Fourier features per frequency."""
-        return 2 * int(self.frequencies.shape[1])
+        """Two Fourier features per frequency, or the components and a constant."""
+        return self.dimension + 1 if self.embedding == "linear" else 2 * int(self.frequencies.shape[1])
 
     def encode(self, values: NDArray[Any]) -> Floats:
         """Return (n, d) components of (n, height, width) uint8 images."""
@@ -117,10 +121,13 @@ class ImageEncoder:
         return products(self.describe(values) - self.mean, self.axes.T)  # label: own-components
 
     def embed(self, features: Floats) -> Floats:
-        """Return Fourier features, each row of norm exactly 1."""
+        """Return Fourier features, each row of norm exactly 1, or components, each row of norm at most 1."""
+        if self.embedding == "linear":
+            rows = np.hstack([features, np.full((len(features), 1), CONSTANT)])
+            return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)  # label: own-length
         phase = products(features, self.frequencies.T)  # label: own-embedding
-        rows: Floats = np.hstack([np.cos(phase), np.sin(phase)]) / math.sqrt(self.frequencies.shape[1])
-        return rows
+        waves: Floats = np.hstack([np.cos(phase), np.sin(phase)]) / math.sqrt(self.frequencies.shape[1])
+        return waves
 
     def statistic(self, features: Floats) -> Floats:
         """Return the embedding: a class mean of it is what ``model`` estimates."""

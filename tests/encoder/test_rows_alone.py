@@ -1,5 +1,7 @@
 """An encoder maps each record by itself, bit by bit: what lemma 5 of the votes presupposes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,12 @@ def image():
     return fit(public, rng, dimension=32, embedding=200), rng.integers(0, 256, (60, 28, 28)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("make", [table, image])
+def linear():
+    encoder, values = image()
+    return dataclasses.replace(encoder, embedding="linear"), values
+
+
+@pytest.mark.parametrize("make", [table, image, linear])
 def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     encoder, values = make()
     features = encoder.encode(values)
@@ -34,7 +41,7 @@ def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     assert encoder.embed(features[order]).tobytes() == embedded[order].tobytes()
 
 
-@pytest.mark.parametrize("make", [table, image])
+@pytest.mark.parametrize("make", [table, image, linear])
 def test_no_embedding_is_longer_than_one(make):
     encoder, values = make()
     assert np.linalg.norm(encoder.embed(encoder.encode(values)), axis=1).max() <= 1 + 1e-12
