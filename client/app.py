@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RECORD, FIELD = "patevolve", "data"
 JOURNAL = "site.log"
+OF_ALL = "data-of-all-sites"  # node configuration of a simulation: one file for every site
 UNSAFE_NOISE = "unsafe-recorded-noise"  # node configuration, for tests that compare bytes; the environment must agree
 log = logging.getLogger(__name__)
 
@@ -76,11 +77,13 @@ def _bytes(message: Message) -> bytes:
 
 def _station(context: Context) -> Station:
     config = context.node_config
-    return open_station(str(config["home"]), str(config["data"]), str(config.get(UNSAFE_NOISE, "")))
+    return open_station(
+        str(config["home"]), str(config["data"]), str(config.get(UNSAFE_NOISE, "")), str(config.get(OF_ALL, ""))
+    )
 
 
 @functools.lru_cache(maxsize=8)
-def open_station(home: str, data: str, noise: str = "") -> Station:
+def open_station(home: str, data: str, noise: str = "", of_all: str = "") -> Station:
     """Return the site of a folder and a data file; kept while the process lives, with its log in the site's folder."""
     from patevolve.client.simulate import system_noise  # noqa: PLC0415 - a message that is refused loads no NumPy
     from patevolve.client.station import Station  # noqa: PLC0415 - the same
@@ -93,7 +96,7 @@ def open_station(home: str, data: str, noise: str = "") -> Station:
     journal.addHandler(handler)
     journal.setLevel(min(journal.level or logging.INFO, logging.INFO))
     source = _recorded if noise else system_noise
-    return Station(home=Path(home), data=Path(data), noise=source, unsafe=bool(noise))
+    return Station(home=Path(home), data=Path(data), noise=source, unsafe=bool(noise), of_all=bool(of_all))
 
 
 def _recorded(site: str, question_sha256: str) -> NoiseSource:

@@ -139,6 +139,13 @@ def local(  # noqa: PLR0917 - click passes by name
 @click.option("--homes", type=PATH, default=Path("sites"), show_default=True, help="A folder of site folders.")
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
 @click.option("--index", type=PATH, default=None, help="Embed data too large for memory into this folder, once.")
+@click.option(
+    "--engine",
+    type=click.Choice(["process", "flower"]),
+    default="process",
+    show_default=True,
+    help="This process, or Flower's simulation engine (Ray): pip install 'patevolve[cluster]'.",
+)
 @device_options
 @FORMAT
 def simulated(  # noqa: PLR0917 - click passes by name
@@ -147,12 +154,17 @@ def simulated(  # noqa: PLR0917 - click passes by name
     homes: Path,
     out: Path | None,
     index: Path | None,
+    engine: str,
     profile: str | None,
     form: str,
     *,
     require_gpu: bool,
 ) -> None:
-    """Run a plan over several institutions in one process, for research and planning."""
+    """Run a plan over several institutions in one process or on a cluster, for research and planning.
+
+    Either engine gives the same release, but for its noise. The flower engine exchanges a deployment's messages, secure
+    sum included; every site answers on the device that its own folder names.
+    """
     agreed, device = read_plan(plan), chosen(homes, profile, require_gpu=require_gpu)
     folders = {}
     for path in sorted(homes.glob(f"*/{policies.FILE}")):
@@ -160,6 +172,11 @@ def simulated(  # noqa: PLR0917 - click passes by name
         if name in folders:
             raise PolicyError(f"two folders under {homes} hold a policy of site {name!r}; expected one. Remove one.")
         folders[name] = path.parent
+    if engine == "flower":
+        if index is not None:
+            raise InputError("--index with --engine flower found; there each site reads --data itself. Leave it out.")
+        _on_cluster(agreed, data, folders, out, form)
+        return
     records: Mapping[str, Records | Index] = {}
     if index is None:
         records = load_records(data, agreed.plan)
@@ -283,6 +300,16 @@ def _run(
     say(form, report, _described(report, folder))
 
 
+def _on_cluster(agreed: Agreed, data: Path, homes: dict[str, Path], out: Path | None, form: str) -> None:
+    from patevolve.client import cluster  # noqa: PLC0415 - this option alone
+
+    cluster.check_engine()
+    sites = open_sites(homes, load_records(data, agreed.plan), agreed)
+    folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    report = cluster.simulate_on_cluster(agreed, sites, data, folder)
+    say(form, report, _described(report, folder))
+
+
 def _deployed(name: str, epsilon: float, folder: Path, form: str) -> None:
     from patevolve.client.demo_deployed import PIECES, demonstrate_deployed  # noqa: PLC0415 - heavy: this option alone
 
@@ -304,15 +331,16 @@ def _described(report: dict[str, Any], folder: Path) -> str:
     cost = f"ε = {report['epsilon']:.3g} at δ = {report['delta']:g} per {report['unit']} ({report['trust']})"
     lines = [
         f"{made['rows']} synthetic samples of {len(made['classes'])} classes, {cost}.",
-        *(
-            f"  {site['site']}: ε spent {site['epsilon']:.3g} of {site['cap']:g}, ledger verified"
-            for site in report["sites"]
-        ),
+        *(f"  {site['site']}: ε spent {site['epsilon']:.3g}{_cap_words(site['cap'])}" for site in report["sites"]),
     ]
     if report["utility"]:
         lines += ["", f"On real held-out records, {len(report['seeds'])} seed(s), mean ± sd:"]
         lines += [_utility_line(row) for row in report["utility"]]
     return "\n".join([*lines, "", f"Release: {folder / 'release'}", f"Report:  {folder / 'report.html'}"])
+
+
+def _cap_words(cap: float | None) -> str:
+    return " in this run, as its coordinator sees it" if cap is None else f" of {cap:g}, ledger verified"
 
 
 def _utility_line(row: dict[str, Any]) -> str:

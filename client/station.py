@@ -79,12 +79,14 @@ class Station:
     data:   the site's file of records
     noise:  where the noise of an answer comes from; the system's generator outside tests
     unsafe: whether that noise can be repeated, which the coordinator is told
+    of_all: whether the file holds every site's records, as in a simulation; else those of another are refused
     """
 
     home: Path
     data: Path
     noise: NoiseFor = system_noise
     unsafe: bool = False
+    of_all: bool = False
     _prepared: dict[str, tuple[SitePolicy, Prepared]] = field(default_factory=dict, repr=False)
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -125,6 +127,8 @@ class Station:
 
     def _records(self, home: SiteHome, plan: Plan) -> Records:
         records = load_records(self.data, plan)
+        if self.of_all:
+            records = {site: own for site, own in records.items() if site == home.policy.site}
         if len(records) != 1:
             raise DataError(f"{len(records)} sites found in {self.data}; expected the records of this site alone.")
         ((named, own),) = records.items()

@@ -53,11 +53,11 @@ def main(grid: Grid, context: FlowerContext) -> None:
 
         finished = coordinate(agreed, GridPost(grid=grid), settings, watch)
         words = Context(
-            mode="deployed",
+            mode=str(config.get("mode") or "deployed"),
             seeds=[agreed.plan.seed],
             utility=(),
             generations=generations,
-            reproduce=[f"flwr run . -c 'plan={config['plan']!r} out={config['out']!r}'"],
+            reproduce=[str(config.get("command") or f"flwr run . -c 'plan={config['plan']!r} out={config['out']!r}'")],
             wall_seconds=time.monotonic() - started,
         )
         write_report(agreed, finished, words)

@@ -60,7 +60,14 @@ AT_TOP = {
 }
 TRAINING = ("shared/encoder/", "shared/students/", "shared/generators/", "shared/audit/")
 TORCH = {"torch", "opacus", "torchvision", "diffusers"}
-FLOWER = {"client/app.py", "client/executor.py", "server/app.py", "server/flower_institutions.py", "server/handover.py"}
+FLOWER = {
+    "client/app.py",
+    "client/cluster.py",
+    "client/executor.py",
+    "server/app.py",
+    "server/flower_institutions.py",
+    "server/handover.py",
+}
 
 
 def sources():
