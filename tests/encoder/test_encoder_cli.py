@@ -180,3 +180,14 @@ def test_a_lower_precision_is_another_file_and_another_plan(folders, precision):
     rows, expected = describe(images), tools.tools_of(agreed.plan).encoder.describe(images)
     assert 0 < np.abs(rows - expected).max() < 0.1 * np.abs(expected).max()
     assert all(describe(images[n : n + 1]).tobytes() == rows[n : n + 1].tobytes() for n in range(5))
+
+
+def test_adapt_keeps_a_network_that_a_plan_can_name(folders):
+    convolution(folders / "n.onnx")
+    words = ["encoder", "adapt", folders / "n.onnx", "--mean", "0.5", "--std", "0.25", "--layer", "a"]
+    code, found = said(*words, "--out", folders / "a.onnx")
+    assert code == 0, found
+    assert found["features"] == 32
+    assert assets.find(found["sha256"]).read_bytes() == (folders / "a.onnx").read_bytes()
+    assert said(*words, "--mean", "half", "--out", folders / "b.onnx")[0] == 2
+    assert said("encoder", "adapt", folders / "absent.onnx", "--out", folders / "b.onnx")[0] == 2
