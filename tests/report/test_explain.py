@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,12 @@ def test_text_in_the_tables_cannot_end_the_script() -> None:
 def test_numbers_that_json_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
         page.render({"epsilon": math.nan})
+
+
+def test_the_page_is_written_beside_a_report_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "_once", lambda: "<html>PATE</html>")
+    explain.beside(tmp_path)
+    assert (tmp_path / "explain.html").read_text(encoding="utf-8") == "<html>PATE</html>"
+    monkeypatch.setattr(explain, "_once", lambda: "another")
+    explain.beside(tmp_path)
+    assert (tmp_path / "explain.html").read_text(encoding="utf-8") == "<html>PATE</html>"
