@@ -19,12 +19,14 @@ from patevolve.client import study
 from patevolve.client.guard import Guard, NoiseFor
 from patevolve.client.home import LEDGER, SiteHome
 from patevolve.client.institution import Institution, render_once
+from patevolve.client.private_head import head_of
 from patevolve.client.private_index import PrivateIndex, build_index
 from patevolve.client.simulate import simulate, system_noise
 from patevolve.client.teachers import confide, teach
 from patevolve.shared import rounds
 from patevolve.shared.audit.canaries import Finding, Probe, two_worlds
 from patevolve.shared.data.records import Records
+from patevolve.shared.encoder.head import Head
 from patevolve.shared.errors import DataError, ReleaseError
 from patevolve.shared.finish import STUDENT
 from patevolve.shared.inquiry import Estimate, Inquiry
@@ -150,8 +152,8 @@ class _Listener:
         return b""
 
 
-def exact_sums(
-    agreed: Agreed, asks: tuple[Ask, ...], tools: Tools, index: PrivateIndex, secret: bytes
+def exact_sums(  # noqa: PLR0917 - as the answer path has them
+    agreed: Agreed, asks: tuple[Ask, ...], tools: Tools, index: PrivateIndex, secret: bytes, head: Head | None = None
 ) -> Callable[[bytes], NDArray[np.int64]]:
     """Return a function from a question's bytes to the site's exact sum, computed by the code that answers."""
     listener = _Listener()
@@ -166,6 +168,7 @@ def exact_sums(
         teach=teach(index.members, secret, agreed.plan.questions.labels.teachers),
         confide=confide(index.members, secret, agreed.plan.questions.confidence.teachers),
         rendered=render_once(tools.generator, tools.encoder),
+        head=head,
     )
 
     def exact(question: bytes) -> NDArray[np.int64]:
@@ -194,7 +197,7 @@ class AnswerPath:
 def answer_path(run: Asked, home: SiteHome, records: Records) -> AnswerPath:
     """Compare every answer in the site's ledger with the exact sum of its records."""
     index = build_index(records, run.agreed.plan, run.tools.encoder, home.secret)
-    exact = exact_sums(run.agreed, run.asks, run.tools, index, home.secret)
+    exact = exact_sums(run.agreed, run.asks, run.tools, index, home.secret, head_of(home, run.agreed))
     noise, residuals, missing, uncharged = {}, [], [], []
     with Ledger.open(home.path / LEDGER) as ledger:
         charges = [charge for charge in ledger.charges() if charge.key.plan_sha256 == run.agreed.sha256]
@@ -224,7 +227,7 @@ def small_plan(agreed: Agreed) -> Agreed:
     """Return the plan with its questions and noise, shrunk to a fraction of a second: fewer sites, candidates, samples.
 
     Teacher labels, copies and scores are left out: their answers are covered by ``answer_path``. Islands are too: no
-    sum over the sites is made of what they answer.
+    sum over the sites is made of what they answer; and private heads, which no question releases.
     """
     plan = agreed.plan
     repeated: tuple[Kind, ...] = ("neighbours", "choices", "confidence")
@@ -242,6 +245,7 @@ def small_plan(agreed: Agreed) -> Agreed:
         "release.labels": None,
         "islands": None,
     }
+    changes |= {"encoder.head": None} if plan.encoder.head.share else {}
     changes |= {f"questions.{kind}.candidates": 20 * len(plan.data.classes) for kind in asked}
     return vary(agreed, changes)
 
