@@ -6,6 +6,7 @@ wants it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from patevolve.shared.errors import InputError
 
 PIXELS = "patevolve_pixels"  # the new input's name
-SHOWN = 30  # layers named in a message
+SHOWN = 12  # layers named in a message
 
 
 def adapted(
@@ -85,9 +86,9 @@ def _cut(onnx: Any, model: Any, layers: list[str]) -> Any:
     usable = [name for name, each in there.items() if 2 <= len(each.type.tensor_type.shape.dim) <= 4]
     missing = [name for name in layers or own if name not in usable]
     if missing:
+        close = difflib.get_close_matches(missing[0], usable, n=SHOWN, cutoff=0.3) or usable[-SHOWN:]
         raise InputError(
-            f"layers {missing} of 2 to 4 dimensions not found; the file has {len(usable)}: "
-            f"{', '.join(usable[:SHOWN])}{' ...' if len(usable) > SHOWN else ''}."
+            f"layers {missing} of 2 to 4 dimensions not found; the file has {len(usable)}, such as {', '.join(close)}."
         )
     return onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], layers or own)
 

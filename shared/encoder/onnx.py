@@ -219,8 +219,10 @@ def _features(network: Network, name: str) -> int:
     noise = np.random.default_rng(0).integers(0, 256, (3, 64, 64)).astype(np.uint8)
     images = np.concatenate([noise, np.zeros((1, 64, 64), np.uint8), noise[:1]])
     rows = network.describe(images)
-    if not (np.isfinite(rows).all() and 2 <= rows.shape[1] <= MOST_FEATURES):
-        raise PlanError(f"{name} gives {rows.shape[1]} features, some not finite; expected 2 to {MOST_FEATURES}.")
+    if not 2 <= rows.shape[1] <= MOST_FEATURES:
+        raise PlanError(f"{name} gives {rows.shape[1]} features; expected 2 to {MOST_FEATURES}. Take other layers.")
+    if not np.isfinite(rows).all():
+        raise PlanError(f"{name} gives features that are not finite for some images; expected numbers.")
     if rows[0].tobytes() != rows[4].tobytes():
         raise PlanError(f"{name} describes one image in two ways on {network.provider}. Use the CPU.")
     return int(rows.shape[1])
