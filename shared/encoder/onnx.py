@@ -156,7 +156,8 @@ def check_gpu(device: DeviceProfile, providers: Sequence[str]) -> None:
 
 
 def providers_here() -> list[str]:
-    """Return the providers of the installed onnxruntime, best first. Raises InputError without it."""
+    """Return the providers of the installed onnxruntime, best first. Raises InputError without one that runs here."""
+    check_runs()
     return list(_library().get_available_providers())
 
 

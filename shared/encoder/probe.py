@@ -28,16 +28,16 @@ if len(sys.argv) > 1:
 
 
 @functools.lru_cache(maxsize=16)
-def check_runs(path: Path) -> None:
-    """Raise InputError if a process that loads onnxruntime and runs this network once is killed by a signal.
+def check_runs(path: Path | None = None) -> None:
+    """Raise InputError if a process that loads onnxruntime, and runs this network once, is killed by a signal.
 
     A missing library and an unusable file are no deaths; what opens the network says so in words.
     """
-    command = [sys.executable, "-c", LOOK, str(path)]
+    command = [sys.executable, "-c", LOOK, *([] if path is None else [str(path)])]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)  # noqa: S603 - this Python
     except subprocess.TimeoutExpired as reason:
-        raise InputError(f"onnxruntime did not run {path.name} once within {PATIENCE:g} s on this machine.") from reason
+        raise InputError(f"onnxruntime did not start and run within {PATIENCE:g} s on this machine.") from reason
     if done.returncode < 0:
         number = -done.returncode
         cause = ": an instruction that this processor does not have" if number == signal.SIGILL else ""

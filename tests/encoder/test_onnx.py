@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from patevolve.shared import assets
 from patevolve.shared.encoder import onnx as networks
 from patevolve.shared.encoder.device import DeviceProfile
 from patevolve.shared.encoder.image import fit
@@ -205,3 +206,12 @@ def test_the_provider_is_the_one_that_runs_and_a_fall_back_is_said(tmp_path, cap
             opened(path, providers=("cuda",), require_gpu=True)
     with pytest.raises(InputError, match="requires a GPU"):
         opened(path, providers=("cpu",), require_gpu=True)
+
+
+def test_the_network_that_comes_along_describes_each_image_by_itself():
+    """The shipped backbone, as sites use it: the same bytes alone, in company, and on two threads."""
+    (file,) = assets.SHIPPED.glob("*.onnx")
+    values = images(40, side=28)
+    one, two = opened(file), opened(file, threads=2, batch=7)
+    assert alone(one.describe, values)
+    assert two.describe(values).tobytes() == one.describe(values).tobytes()

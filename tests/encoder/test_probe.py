@@ -1,6 +1,9 @@
 """A library that kills its process is found out in another process and told in words."""
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -33,3 +36,14 @@ def test_a_wheel_that_dies_gives_a_message_not_a_death(fake, name):
 @pytest.mark.parametrize("body", ["raise ImportError\n", "raise SystemExit(3)\n"])
 def test_what_only_fails_is_left_to_whoever_opens_the_network(fake, body):
     check_runs(fake(body))
+
+
+@pytest.mark.parametrize("more", [[], ["--require-gpu"]])
+def test_a_command_outlives_such_a_wheel(fake, tmp_path, more):
+    network = fake(FAKES["SIGILL"])
+    network.write_bytes(b"never read by a library that dies")
+    command = [sys.executable, "-c", "from patevolve.shared.cli import main; main()", "client", "doctor"]
+    command += ["--home", str(tmp_path), "--profile", "jetson_orin", "--network", str(network), *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == InputError.exit_code
+    assert "killed by SIGILL on this machine: an instruction" in done.stderr
