@@ -177,7 +177,7 @@ def smooth_signed(features, votes):
     return votes[nearest].mean(axis=1)
 
 
-def one_seed(name, images, classes, seed, count):
+def one_seed(name, images, classes, *, seed, count, epsilons):
     """Return {row: {ε: (fitness, labels, student)}} of one seed."""
     rng, found = np.random.default_rng(seed), {}
     order = rng.permutation(len(images))
@@ -213,7 +213,7 @@ def one_seed(name, images, classes, seed, count):
         ]
 
     free = heads(math.inf, lambda _: PublicAccount())
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         rho = rho_for(epsilon, DELTA)
         voted("a", epsilon, [lambda rows: rows] * count, 1.0)
         voted("a'", epsilon, [unit] * count, 1.0)
@@ -236,18 +236,19 @@ def main():
     parser.add_argument("name", choices=["digits", "fashion"])
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"))
     parser.add_argument("--sites", type=int, default=5)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS), choices=EPSILONS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path, default=None)
     given = parser.parse_args()
     images, classes = real(given.name, given.data)
     began, runs = time.monotonic(), []
     for seed in range(1, given.seeds + 1):
-        runs.append(one_seed(given.name, images, classes, seed, given.sites))
+        runs.append(one_seed(given.name, images, classes, seed=seed, count=given.sites, epsilons=given.epsilons))
         print(f"seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
     print(f"\n{given.name}, {given.sites} sites of 300 images: fitness / labels / student")
     table = []
     for row in ("a", "a'", "b", "c", "d"):
-        for epsilon in EPSILONS:
+        for epsilon in given.epsilons:
             values = np.array([run[row][epsilon] for run in runs if epsilon in run.get(row, {})])
             if not len(values):
                 continue

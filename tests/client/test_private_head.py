@@ -14,10 +14,12 @@ import pytest
 pytest.importorskip("torch")
 
 from patevolve.client import study
+from patevolve.client.approved import install_plan
 from patevolve.client.home import open_home
 from patevolve.client.policy import FILE, draft
 from patevolve.client.private_head import HEADS, StepAccount, head_of, steps_left, train_head
 from patevolve.client.simulate import simulate, system_noise
+from patevolve.client.station import Station
 from patevolve.client.train_cli import trained
 from patevolve.shared.data.records import Records
 from patevolve.shared.encoder.head import Head, load_head, save_head
@@ -250,6 +252,18 @@ def test_without_a_head_in_the_plan_there_is_nothing_to_train(agreed, tools, rec
 def test_a_site_without_its_head_is_told_the_command(agreed, home):
     with pytest.raises(DataError, match="patevolve client train"):
         head_of(home, agreed)
+
+
+def test_a_station_takes_part_once_its_head_is_trained(agreed, tools, records, home, tmp_path):
+    data = tmp_path / "own.npz"
+    np.savez(data, images=records.values, digit=np.array(["0", "1"])[records.classes])
+    install_plan(home.path, agreed)
+    station = Station(home=home.path, data=data)
+    with pytest.raises(DataError, match="patevolve client train"):
+        station.prepare(home, agreed.sha256)
+    with home.open_ledger() as ledger:
+        head = train_head(home, ledger, records, agreed, tools, noise=system_noise)
+    assert station.prepare(home, agreed.sha256).head.weights.tobytes() == head.weights.tobytes()
 
 
 def test_a_missing_extra_is_named(agreed, tools, records, home, monkeypatch):
