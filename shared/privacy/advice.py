@@ -21,7 +21,6 @@ from patevolve.shared.privacy.planner import Part, asking, label_noise, pooled
 APART = 0.2  # distance of a class's mean ballot from the common one (heart .20 and .24, digits .15 to .33)
 GOOD = 0.1  # share of the candidates taken to be truly good
 RARE = 0.1  # a rare class, as a fraction of an equal share
-IMAGE_DIRECTIONS = 64  # principal components of the image encoder; its Fourier features are functions of them
 RIGHT = 0.95  # how often a label must survive the noise
 SCORE_NOISE = 0.1  # standard deviation of an accuracy beyond which it says nothing
 MOST_SITES = 100_000
@@ -71,8 +70,11 @@ class _Look:
 
 
 def directions(plan: Plan) -> int:
-    """Return in how many directions records can differ: a table's levels, or the image encoder's components."""
-    return sum(column.levels for column in plan.data.columns) if plan.data.kind == "table" else IMAGE_DIRECTIONS
+    """Return in how many directions records can differ: a table's levels, or the image encoder's components.
+
+    An image's Fourier features are functions of its components.
+    """
+    return sum(column.levels for column in plan.data.columns) if plan.data.kind == "table" else plan.encoder.dimension
 
 
 def units_per_class(plan: Plan, sites: int | None = None) -> float:

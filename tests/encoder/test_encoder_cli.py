@@ -15,6 +15,7 @@ from patevolve.shared.cli import application
 from patevolve.shared.encoder import efficientnet
 from patevolve.shared.errors import PlanError
 from patevolve.shared.plan_edit import vary
+from patevolve.shared.privacy.advice import directions
 
 onnx = pytest.importorskip("onnx")
 POOL = pools.build(np.random.default_rng(1).integers(0, 256, (90, 28, 28)).astype(np.uint8))
@@ -105,6 +106,10 @@ def test_fitted_statistics_give_the_same_encoder_and_draw_no_public_image(folder
     (folders / "plan.toml").write_text(digits(**given, fitted=found["sha256"]).text)
     monkeypatch.setattr(tools, "PUBLIC", 8)
     assert said("encoder", "fit", folders / "plan.toml", "--out", folders / "g.npz")[1]["sha256"] == found["sha256"]
+
+
+def test_the_planner_counts_the_components_that_the_plan_keeps():
+    assert [directions(digits(dimension=number).plan) for number in (12, 64)] == [12, 64]
 
 
 def test_there_is_nothing_to_fit_for_a_table(folders):
