@@ -22,7 +22,7 @@ from patevolve.shared.privacy.events import Event
 from patevolve.shared.privacy.filters import FixedOrderFilter
 from patevolve.shared.privacy.head_part import head_events
 from patevolve.shared.privacy.ledger_rows import Scope
-from patevolve.shared.privacy.planner import asking, spend
+from patevolve.shared.privacy.planner import PURE, asking, spend
 from patevolve.shared.votes import ballots
 from patevolve.shared.votes.choices import choices_bounds
 from patevolve.shared.votes.confidence import confidence_bounds
@@ -30,7 +30,6 @@ from patevolve.shared.votes.copies import copies_bounds
 from patevolve.shared.votes.lattice import LATTICE, Bounds
 
 REPEATED: frozenset[Kind] = frozenset({"neighbours", "choices", "confidence", "islands"})  # numbered within a run
-OWN: frozenset[Kind] = frozenset({"choices", "confidence"})  # each site's noise is whole, and its cost pure DP
 _LEAST_NARROW, _HALVINGS = 1 / 256, 24
 _WIDEN = 1 + 1e-9  # first step by which noise grows where integer shares cost slightly more than the Gaussian
 
@@ -72,7 +71,7 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
     while True:
         asks = _asks(plan, embedding_size, widen, 1.0)
         if _fits(plan, asks):
-            return _narrowed(plan, embedding_size, widen) if any(ask.kind in OWN for ask in asks) else asks
+            return _narrowed(plan, embedding_size, widen) if any(ask.kind in PURE for ask in asks) else asks
         if widen > 2:
             raise PlanError(
                 f"ε = {plan.privacy.epsilon} cannot be kept with integer shares this small. Use fewer sites."
@@ -82,7 +81,7 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
 
 def _asks(plan: Plan, embedding_size: int, widen: float, narrow: float) -> tuple[Ask, ...]:
     return tuple(
-        _ask(plan, part.kind, number, embedding_size, part.noise_multiplier * (narrow if part.kind in OWN else widen))
+        _ask(plan, part.kind, number, embedding_size, part.noise_multiplier * (narrow if part.kind in PURE else widen))
         for part in spend(plan)
         for number in range(1, part.times + 1)
     )

@@ -18,6 +18,7 @@ from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_fo
 from patevolve.shared.privacy.events import DiscreteGaussian
 
 Trust = Literal["each-site", "secure-sum"]
+PURE: frozenset[Kind] = frozenset({"choices", "confidence"})  # pure-DP mechanisms, whole at each site
 MOST_FLIPS = 0.1  # PATE labels pay where noise overturns fewer of the unanimous votes than this
 
 

@@ -12,8 +12,9 @@ from patevolve.shared.plan import Agreed, Islands, Plan
 from patevolve.shared.privacy import accountant, advice, odds, split, tight
 from patevolve.shared.privacy.advice import Effect
 from patevolve.shared.privacy.calibrate import rho_for
+from patevolve.shared.privacy.events import DiscreteLaplace, Event, Exponential
 from patevolve.shared.privacy.head_part import head_events, head_part
-from patevolve.shared.privacy.planner import LabelChoice, Part, choose_labels, composed, honest, pooled, spend
+from patevolve.shared.privacy.planner import PURE, LabelChoice, Part, choose_labels, composed, honest, pooled, spend
 from patevolve.shared.privacy.split import Split
 
 WIDTH = 100
@@ -77,21 +78,47 @@ def _islands(plan: Plan, islands: Islands) -> dict[str, Any]:
 
 def _part(plan: Plan, parts: tuple[Part, ...], part: Part, effect: Effect) -> dict[str, Any]:
     alone = composed((part,), plan.privacy.delta)
-    whole = part.noise_multiplier * (math.sqrt(2 * plan.questions.labels.candidates) if part.kind == "labels" else 1.0)
-    summed = part.kind != "islands"  # each site's votes on its own island stand by themselves
+    noise = _own_noise(plan, part) if part.kind in PURE else _gaussian_noise(plan, part)
     return {
         **dataclasses.asdict(part),
-        "noise": {
-            "one_site": whole / math.sqrt(honest(plan)) if summed and plan.privacy.trust == "secure-sum" else whole,
-            "sum": whole * pooled(plan) if summed else whole,
-            "sum_if_each_site": whole * pooled(plan, trust="each-site") if summed else whole,
-            "sum_if_secure_sum": whole * pooled(plan, trust="secure-sum") if summed else whole,
-        },
+        "noise": noise,
         "epsilon_alone": alone.epsilon,
         "order_alone": alone.order,
         "left": _left(plan, parts, part),
         "effect": dataclasses.asdict(effect),
     }
+
+
+def _event(plan: Plan, part: Part) -> Event:
+    """Return the kind of event that a part's questions are charged as: no exact Gaussian figure holds for others."""
+    match part.kind:
+        case "choices":
+            classes = len(plan.data.classes)
+            return Exponential(epsilon=2.0 / (part.noise_multiplier * math.sqrt(classes)), count=part.times * classes)
+        case "confidence":
+            length = float(plan.questions.confidence.candidates)
+            return DiscreteLaplace(scale=part.noise_multiplier * length, l1=length, count=part.times)
+        case _:
+            return part.event
+
+
+def _gaussian_noise(plan: Plan, part: Part) -> dict[str, float]:
+    whole = part.noise_multiplier * (math.sqrt(2 * plan.questions.labels.candidates) if part.kind == "labels" else 1.0)
+    summed = part.kind != "islands"  # each site's votes on its own island stand by themselves
+    return {
+        "one_site": whole / math.sqrt(honest(plan)) if summed and plan.privacy.trust == "secure-sum" else whole,
+        "sum": whole * pooled(plan) if summed else whole,
+        "sum_if_each_site": whole * pooled(plan, trust="each-site") if summed else whole,
+        "sum_if_secure_sum": whole * pooled(plan, trust="secure-sum") if summed else whole,
+    }
+
+
+def _own_noise(plan: Plan, part: Part) -> dict[str, float]:
+    """Return the same for pure-DP mechanisms: whole at each site; none is added to a choice."""
+    candidates = plan.questions.confidence.candidates if part.kind == "confidence" else 0
+    whole = math.sqrt(2.0) * part.noise_multiplier * candidates
+    total = whole * math.sqrt(plan.sites.count)
+    return {"one_site": whole, "sum": total, "sum_if_each_site": total, "sum_if_secure_sum": total}
 
 
 def _left(plan: Plan, parts: tuple[Part, ...], part: Part) -> dict[str, int | None]:
@@ -148,7 +175,7 @@ def _head(plan: Plan) -> dict[str, Any] | None:
 
 def _composed(plan: Plan, parts: tuple[Part, ...], choice: LabelChoice) -> dict[str, Any]:
     delta, whole = plan.privacy.delta, _epsilon(plan, parts)
-    events = [*(part.event for part in parts), *head_events(plan)]
+    events = [*(_event(plan, part) for part in parts), *head_events(plan)]
     head = [accountant.epsilon(accountant.compose(head_events(plan)), delta).epsilon] if head_events(plan) else []
     asked = tuple(part for part in parts if part.kind != "labels" or choice.method == "pate")
     return {
@@ -286,19 +313,21 @@ def _head_line(head: dict[str, Any]) -> list[str]:
 def _together(found: dict[str, Any]) -> list[str]:
     whole = found["composed"]
     start = f"{'together':<11}{whole['share']:>6.0%}{'':>16}{whole['epsilon']:>9.3g}"
-    exact, added = whole["tight"]["epsilon"], whole["epsilon_by_adding_up"]
-    words = f"at order {whole['order']:g}; {exact:.3g} exactly, {added:.3g} by adding up"
+    exact, added = whole["tight"], whole["epsilon_by_adding_up"]
+    known = "" if exact["accountant"] == "rdp" else f" {exact['epsilon']:.3g} exactly,"
+    words = f"at order {whole['order']:g};{known} {added:.3g} by adding up"
     return _wrapped(f"{start}{'':>8}{words}", " " * 50)
 
 
 def _legend(found: dict[str, Any]) -> str:
-    noise = found["parts"][0]["noise"]
+    told = [part["noise"] for part in found["parts"] if part["kind"] not in PURE]
     secure = found["trust"] == "secure-sum"
     other, value = ("each-site", "sum_if_each_site") if secure else ("secure-sum", "sum_if_secure_sum")
+    beside = f"; with trust = {other} {told[0][value] / told[0]['sum']:.2g} times that" if told else ""
     alone = "; islands: at each site" if any(part["kind"] == "islands" for part in found["parts"]) else ""
     return (
-        f"noise: standard deviation in the sum over the sites, in whole {found['unit']}s (labels: votes{alone}); with "
-        f"trust = {other} {noise[value] / noise['sum']:.2g} times that. more: questions that still fit, by RDP."
+        f"noise: standard deviation in the sum over the sites, in whole {found['unit']}s (labels: votes; confidence: "
+        f"classifiers{alone}){beside}. more: questions that still fit, by RDP."
     )
 
 

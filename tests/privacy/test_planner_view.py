@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY
+from patevolve.client.variants import ALONE, PRIVATE_EVOLUTION, PUBLIC_ONLY, selections
 from patevolve.shared.errors import ParameterError, PlanError
 from patevolve.shared.noise import discrete_gaussian
 from patevolve.shared.plan import Agreed, read_plan
@@ -172,3 +172,17 @@ def test_an_islands_noise_is_that_of_one_site_under_either_trust_model():
         found = describe(vary(heart(), {**ISLANDS, "privacy.trust": trust}))
         (noise,) = [part["noise"] for part in found["parts"] if part["kind"] == "islands"]
         assert len(set(noise.values())) == 1
+
+
+@pytest.mark.parametrize(("selection", "kind"), [("pcevolve", "choices"), ("classifier-laplace", "confidence")])
+def test_pure_mechanisms_are_shown_as_what_they_are(selection, kind):
+    """No Gaussian noise stands beside a choice, and no figure is called exact that is exact for Gaussian noise alone."""
+    agreed = vary(heart(), selections(2)[selection])
+    found = describe(agreed)
+    (part,) = found["parts"]
+    assert part["kind"] == kind
+    assert part["noise"]["sum"] == pytest.approx(2 * part["noise"]["one_site"])  # four sites, each its own
+    assert (part["noise"]["sum"] == 0.0) == (kind == "choices")
+    assert found["composed"]["tight"]["accountant"] != "gaussian"
+    assert found["composed"]["tight"]["epsilon"] <= 1.0 + 1e-9
+    assert f"{kind} would be mostly noise" in describe_text(agreed)
