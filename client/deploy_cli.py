@@ -226,8 +226,9 @@ def answer(question: Path, out: Path, home: Path, profile: str | None, form: str
     from patevolve.client.airgap import answer_file, codes_of  # noqa: PLC0415 - loads what answers a question
 
     home = home.absolute()
+    joined = read_joined(home)
     _keep_profile(home, profile, require_gpu=require_gpu)
-    found = answer_file(home, read_joined(home), question, out)
+    found = answer_file(home, joined, question, out)
     codes = codes_of(found)
     refused = [code for code in codes if code]
     said = {"site": found.site, "action": found.action, "out": str(out), "refused": refused}

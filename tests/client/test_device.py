@@ -148,6 +148,14 @@ def test_a_profile_is_named_by_every_command_that_encodes():
         assert {"--profile", "--require-gpu"} <= flags
 
 
+@pytest.mark.parametrize("command", [deploy_cli.start, deploy_cli.answer])
+def test_a_folder_that_has_not_joined_is_left_as_it_is(tmp_path, command):
+    words = ["--home", str(tmp_path / "site"), "--profile", "cpu_laptop"]
+    words += [str(tmp_path / "question"), "--out", str(tmp_path / "out")] if command is deploy_cli.answer else []
+    assert CliRunner().invoke(command, words).exit_code != 0
+    assert not (tmp_path / "site").exists()
+
+
 def test_a_profile_has_no_say_in_the_plan():
     """Nothing of a profile is a key of the plan, and no module that charges or draws noise reads one."""
     from patevolve.shared import plan
