@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import importlib.metadata
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy import accountant, tight, viewers
 from patevolve.shared.privacy.events import Event
 from patevolve.shared.privacy.head_part import head_events, head_part
-from patevolve.shared.privacy.planner import spend
+from patevolve.shared.privacy.planner import Part, spend
 from patevolve.shared.privacy.viewers import Exposure
 
 
@@ -118,7 +119,7 @@ def _head(agreed: Agreed) -> list[dict[str, Any]]:
 
 
 def _parts(agreed: Agreed) -> list[dict[str, Any]]:
-    parts, unit = _head(agreed), agreed.plan.privacy.unit
+    parts = _head(agreed)
     for part in spend(agreed.plan):
         alone = accountant.epsilon(part.rho * np.asarray(accountant.ORDERS), agreed.plan.privacy.delta).epsilon
         parts.append(
@@ -129,10 +130,23 @@ def _parts(agreed: Agreed) -> list[dict[str, Any]]:
                 "rho": part.rho,
                 "noise_multiplier": part.noise_multiplier,
                 "epsilon_alone": alone,
-                "words": f"noise like {part.noise_multiplier:.1f} whole {unit}s on each value, asked {part.times}×",
+                "words": f"{_noise(agreed.plan, part)}, asked {part.times}×",
             }
         )
     return parts
+
+
+def _noise(plan: Plan, part: Part) -> str:
+    """Return in words what stands between a part's answer and one unit."""
+    match part.kind:
+        case "choices":
+            each = 2.0 / (part.noise_multiplier * math.sqrt(len(plan.data.classes)))
+            return f"one choice per class at each site, by the exponential mechanism at ε = {each:.2g} or a little more"
+        case "confidence":
+            scale = part.noise_multiplier * plan.questions.confidence.candidates
+            return f"Laplace noise of scale {scale:,.0f} confidences or a little less on each value, at each site"
+        case _:
+            return f"noise like {part.noise_multiplier:.1f} whole {plan.privacy.unit}s on each value"
 
 
 def _twice(plan: Plan, seen: Exposure) -> Any:

@@ -47,6 +47,8 @@ def test_the_ledgers_hold_what_the_plan_allows(selection: str, trust: str, kit: 
     for site in sites.values():
         assert [charge.event for charge in kit.charges(site.home.path)] == [ask.event for ask in asks]
     assert finished.outcome.population.classes.size == 30
+    told = " ".join(part["words"] for part in report["parts"])
+    assert ("noise like" in told) == (selection not in ("pcevolve", "classifier-laplace"))
     words = {row["item"]: row["text"] for row in report["statement"]}
     assert ("exponential mechanism" in words["Mechanism"]) == (selection == "pcevolve")
     assert ("Laplace" in words["Mechanism"]) == (selection == "classifier-laplace")
