@@ -4,7 +4,9 @@
 
 Every message passes as bytes: encoded, signed, verified, decoded. A site's time is all that it does for one question of
 10^4 values, in both exchanges, set-up aside; half of the allowed drop-outs are lost before the first and the second.
-In each repeat the three are timed one after the other, so that all meet the same load; ratios are taken per repeat.
+Of that, two signatures made and two checked (request and reply of each exchange) take the same whatever the number of
+sites and the length of the vector: they are timed by themselves, and the rest is set against the bare expansion too.
+In each repeat all are timed one after the other, so that all meet the same load; ratios are taken per repeat.
 Flower's part is its mask expansion alone (``flwr.common.secure_aggregation``), with modulus 2^32; it needs flwr 1.42.
 """
 
@@ -22,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from patevolve.shared.privacy.signing import Identity
-from patevolve.shared.secagg import graph
+from patevolve.shared.secagg import graph, keys
 from patevolve.shared.secagg.coordinator import CoordinatorSum
 from patevolve.shared.secagg.site import SiteSum
 from patevolve.shared.secagg.spec import SumSpec
@@ -49,6 +51,12 @@ def bare(masks: int) -> None:
     zeros = bytes(4 * LENGTH)
     for _ in range(masks):
         Cipher(ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor().update(zeros)
+
+
+def signatures(identity: Identity) -> None:
+    """Sign and check as often as a site does for one question."""
+    for body in (b"masked", b"unmasked"):
+        keys.verify(keys.sign(body, identity), identity.public_key)
 
 
 def flower(masks: int) -> None:
@@ -122,13 +130,15 @@ def measure(count: int) -> None:
     spec, coordinator, sites, setup = begin(count)
     built = graph.build(spec)
     masks = 1 + built.neighbours.shape[1]
-    times: dict[str, list[float]] = {"site": [], "worst": [], "bare": [], "flower": [], "rest": []}
+    times: dict[str, list[float]] = {"site": [], "worst": [], "bare": [], "signed": [], "flower": [], "rest": []}
+    someone = Identity(key=Ed25519PrivateKey.generate())
     question(coordinator, sites, "warm", spec.dropouts // 2)
     for repeat in range(REPEATS if count < 500 else 3):
         figures = question(coordinator, sites, f"q{repeat}", spec.dropouts // 2)
         for key in ("site", "worst", "rest"):
             times[key].append(float(figures[key]))
         times["bare"].append(seconds(lambda: [bare(masks) for _ in range(30)]) / 30)
+        times["signed"].append(seconds(lambda: [signatures(someone) for _ in range(30)]) / 30)
         if pseudo_rand_gen is not None:
             times["flower"].append(seconds(lambda: [flower(masks) for _ in range(3)]) / 3)
     ratios = [one / other for one, other in zip(times["site"], times["bare"], strict=True)]
@@ -137,6 +147,9 @@ def measure(count: int) -> None:
     print(f"  site, us CPU a mask         {spread(times['site'], 1e6 / masks)}")
     print(f"  bare ChaCha20, ms           {spread(times['bare'], 1e3)} for {masks} masks")
     print(f"  site / bare                 {spread(ratios)}")
+    rest = [(own - sig) / other for own, sig, other in zip(times["site"], times["signed"], times["bare"], strict=True)]
+    print(f"  signatures, ms              {spread(times['signed'], 1e3)} whatever the sites and the length")
+    print(f"  site less these / bare      {spread(rest)}")
     if pseudo_rand_gen is None:
         print("  Flower's mask expansion     flwr is not installed")
     else:

@@ -93,5 +93,7 @@ def lost_pairs(survivors: NDArray[np.bool_], members: NDArray[np.bool_], graph: 
     """
     alive = np.flatnonzero(survivors)
     lost = members & ~survivors
+    if not lost.any():  # as a rule
+        return np.empty((0, 2), np.int64)
     rows, columns = np.nonzero(lost[graph.neighbours[alive]])  # label: lost-only
     return np.stack([alive[rows], columns], axis=1).astype(np.int64)
