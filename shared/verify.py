@@ -19,6 +19,7 @@ from patevolve.shared.errors import InputError, PatevolveError, ReleaseError
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.accountant import CONVERSION
 from patevolve.shared.privacy.events import to_record
+from patevolve.shared.privacy.head_part import NAME as HEAD
 from patevolve.shared.privacy.head_part import head_items
 from patevolve.shared.release.folder import MANIFEST, SOURCE, read_manifest, verify_manifest
 from patevolve.shared.release.proof import PROOF, Keys, Proven, check_proof
@@ -187,7 +188,10 @@ def describe_text(found: Verified) -> str:
         f"Signed by {', '.join(f'{role} {name}' for role, name, _ in proven.signers)}.",
     ]
     if proven.unrecorded:
-        lines.append(f"Paid for, but not yet asked when it was signed: {', '.join(proven.unrecorded)}.")
+        home = [name for name in proven.unrecorded if name.startswith(HEAD)]
+        later = [name for name in proven.unrecorded if name not in home]
+        lines += [f"Paid for, but not yet asked when it was signed: {', '.join(later)}."] if later else []
+        lines += [f"In the sites' own ledgers alone, where each trained its head: {', '.join(home)}."] if home else []
     if found.export:
         lines.append(EXPORT)
     lines += [f"Not checked: {words}." for words in found.unchecked]

@@ -19,6 +19,7 @@ from patevolve.shared.privacy.budget import Cap, budget_at, choose_order
 from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_for
 from patevolve.shared.privacy.events import DiscreteGaussian, Event, SubsampledGaussian
 
+NAME = "head/"  # begins the name of a stretch of steps in a release's proof
 _WITHIN = 1 + 1e-6  # relative width at which the search for the least noise stops
 _MOST = 1e6  # a noise multiplier beyond which there is no signal to speak of
 
@@ -96,7 +97,7 @@ def head_events(plan: Plan) -> tuple[Event, ...]:
 
 def head_items(plan: Plan) -> tuple[tuple[str, Event], ...]:
     """Return (name, event) of each stretch of the head's steps, as a release lists what was charged."""
-    return tuple((f"head/{number}", event) for number, event in enumerate(head_events(plan), 1))
+    return tuple((f"{NAME}{number}", event) for number, event in enumerate(head_events(plan), 1))
 
 
 def _events(rates: tuple[float, ...], multiplier: float) -> tuple[SubsampledGaussian, ...]:
