@@ -45,6 +45,7 @@ def describe(agreed: Agreed) -> dict[str, Any]:
             "directions": advice.directions(plan),
             "parts": [_part(plan, parts, part, effect) for part, effect in zip(parts, effects, strict=True)],
             "head": _head(plan),
+            "files": _files(plan),
             "composed": _composed(plan, parts, choice),
             "labels": dataclasses.asdict(choice),
             "pooling": _pooling(plan, parts),
@@ -54,6 +55,13 @@ def describe(agreed: Agreed) -> dict[str, Any]:
         }
     )
     return found
+
+
+def _files(plan: Plan) -> dict[str, str]:
+    """Return the SHA-256 of every public file that a machine needs for this plan, by the plan's key."""
+    keys = [("generator", "asset"), ("encoder", "asset"), ("encoder", "fitted")]
+    found = {f"{section}.{key}": str(getattr(getattr(plan, section), key)) for section, key in keys}
+    return {key: sha256 for key, sha256 in found.items() if sha256}
 
 
 def _islands(plan: Plan, islands: Islands) -> dict[str, Any]:
@@ -277,6 +285,11 @@ def describe_text(agreed: Agreed) -> str:
         *_compared(found),
         "",
         *_wrapped(f"Labels: {found['labels']['reason']}."),
+        *(
+            line
+            for key, sha256 in found["files"].items()
+            for line in _wrapped(f"Every machine needs the public file {key} = {sha256} (patevolve assets list).")
+        ),
         *(_wrapped(found["islands"]["words"]) if "islands" in found else []),
         *(line for words in found["advice"] for line in _wrapped(f"• {words}", "  ")),
     ]

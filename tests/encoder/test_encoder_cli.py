@@ -15,6 +15,7 @@ from patevolve.shared.cli import application
 from patevolve.shared.encoder import efficientnet
 from patevolve.shared.errors import PlanError
 from patevolve.shared.plan_edit import vary
+from patevolve.shared.privacy import planner_view
 from patevolve.shared.privacy.advice import directions
 
 onnx = pytest.importorskip("onnx")
@@ -110,6 +111,16 @@ def test_fitted_statistics_give_the_same_encoder_and_draw_no_public_image(folder
 
 def test_the_planner_counts_the_components_that_the_plan_keeps():
     assert [directions(digits(dimension=number).plan) for number in (12, 64)] == [12, 64]
+
+
+def test_whoever_approves_a_plan_reads_which_public_files_it_needs():
+    agreed = digits(kind="onnx", asset="1" * 64, fitted="2" * 64)
+    pool = hashlib.sha256(POOL).hexdigest()
+    files = {"generator.asset": pool, "encoder.asset": "1" * 64, "encoder.fitted": "2" * 64}
+    assert planner_view.describe(agreed)["files"] == files
+    words = planner_view.describe_text(agreed)
+    assert all(f"{key} = {sha256}" in " ".join(words.split()) for key, sha256 in files.items())
+    assert planner_view.describe(plan_of("heart", 1.0, 1))["files"] == {}
 
 
 def test_there_is_nothing_to_fit_for_a_table(folders):
