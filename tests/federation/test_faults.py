@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,8 +221,11 @@ def test_islands(cell: tuple[str, str, str], town: Any, wired: list[Fault], kill
         assert islands >= (0 if (site, cell[2]) == (SITE, "spared") else 1)
 
 
-def test_the_matrix_has_at_least_forty_cells() -> None:
-    assert len(cells(POINTS)) >= 40
+def test_the_matrix_has_as_many_cells_as_the_readme_says() -> None:
+    each = [cell for cell in cells(EACH) if cell[2] != "spared"]
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"More than (\d+) cells of a fault matrix", readme)
+    assert 40 <= int(said) < len(cells(POINTS)) + len(each) + len(cells(ISLAND_POINTS))
 
 
 def test_a_station_that_draws_before_it_charges_is_caught(town: Any) -> None:
