@@ -235,6 +235,8 @@ class Encoder:
     embedding:  what prototypes are class means of: "fourier" features of the components, or the components ("linear")
     widths:     of the Gaussian kernels that the Fourier features stand for, in units of the components' mean norm
     head:       what each site trains on these features for its own ``neighbours`` votes (docs/encoder.md)
+    pairs:      tables: share of an embedding's squared norm for the two-way tables of all pairs of columns;
+                0 = columns are taken as independent within a class
     """
 
     kind: Literal["auto", "onnx"] = "auto"
@@ -244,9 +246,12 @@ class Encoder:
     embedding: Literal["fourier", "linear"] = "fourier"
     widths: tuple[float, ...] = (0.25, 0.5)
     head: HeadPlan = field(default_factory=HeadPlan)
+    pairs: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a kind without its file, or a size outside its domain."""
+        if not 0.0 <= checks.finite(pairs=self.pairs) < 1.0:
+            raise PlanError(f"encoder.pairs = {self.pairs} found; expected a share from 0 to below 1.")
         _check_asset("encoder", self.kind, self.asset)
         if self.fitted and not _HASH.fullmatch(self.fitted):
             raise PlanError(f"encoder.fitted = {self.fitted!r} found; expected the 64 hex digits of a file's SHA-256.")
@@ -447,8 +452,10 @@ class Plan:
                 f"generator.kind = {self.generator.kind!r} found; data of kind {self.data.kind!r} needs "
                 f"{' or '.join(map(repr, expected))}."
             )
-        if self.data.kind == "table" and self.encoder != Encoder():
-            raise PlanError("[encoder] is for images; a table is encoded by its public schema. Remove the section.")
+        if self.data.kind == "table" and dataclasses.replace(self.encoder, pairs=0.0) != Encoder():
+            raise PlanError("[encoder] is for images; a table is encoded by its public schema. Keep pairs at most.")
+        if self.encoder.pairs and sum(column.levels > 1 for column in self.data.columns) < 2:
+            raise PlanError("encoder.pairs found; expected a table of two or more columns that vary. Remove it.")
         if self.privacy.unit == "patient" and not self.data.unit:
             raise PlanError(
                 "privacy.unit = 'patient' without data.unit; name the column of the patient id, or use 'record'."
@@ -486,6 +493,10 @@ def _check_questions(plan: Plan) -> None:
     if q.neighbours.share:
         _check_neighbours(plan)
     _check_selection(plan)
+    if plan.encoder.head.share and plan.encoder.head.supervised and plan.generator.kind != "simulator":
+        raise PlanError(
+            f"encoder.head.supervised needs public classes, and generator {plan.generator.kind!r} draws without any. Set 0."
+        )
     if plan.encoder.head.share and not q.neighbours.share:
         raise PlanError("encoder.head without a share for questions.neighbours; nothing would use it. Remove one.")
     if q.copies.share and not (q.copies.within > 0.0 and q.copies.catch > 0.0):

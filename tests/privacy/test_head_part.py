@@ -127,6 +127,7 @@ def test_a_plan_without_a_head_has_no_part_and_the_same_hash(agreed):
         ({"encoder.head.steps": 1, "encoder.head.batch": [3, 4]}, "longer than its 1 steps"),
         ({"encoder.head.learning": 1.0}, "unknown key 'learning'"),
         ({"questions.neighbours": None}, "nothing would use it"),
+        ({"generator.kind": "pool", "generator.asset": "a" * 64}, "draws without any"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(agreed, changes, words):
