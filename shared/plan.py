@@ -495,7 +495,8 @@ def _check_questions(plan: Plan) -> None:
     _check_selection(plan)
     if plan.encoder.head.share and plan.encoder.head.supervised and plan.generator.kind != "simulator":
         raise PlanError(
-            f"encoder.head.supervised needs public classes, and generator {plan.generator.kind!r} draws without any. Set 0."
+            f"encoder.head.supervised needs public classes, and generator {plan.generator.kind!r} draws without any. "
+            f"Set it to 0."
         )
     if plan.encoder.head.share and not q.neighbours.share:
         raise PlanError("encoder.head without a share for questions.neighbours; nothing would use it. Remove one.")
