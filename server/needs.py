@@ -31,9 +31,9 @@ def needs_of(agreed: Agreed, tools: Tools) -> Needs:
     the request is there.
     """
     plan, questions = agreed.plan, agreed.plan.questions
-    candidates = max(
-        question.candidates if question.share else 0 for question in (questions.neighbours, questions.labels)
-    )
+    asked = (questions.neighbours, questions.choices, questions.confidence, questions.labels)
+    samples = plan.release.samples if questions.copies.share else 0
+    candidates = max(samples, *(question.candidates if question.share else 0 for question in asked))
     classes, each = len(plan.data.classes), 4 * tools.generator.genome_size + 1
     student = (tools.encoder.dimension + 1) * classes * 8 if questions.score.share else 0
     model = classes * max(tools.encoder.dimension, tools.encoder.embedding_size) * 8  # of the released prototypes

@@ -34,8 +34,10 @@ def participation(folder: RunFolder, plan: Plan, names: Sequence[str], sites: Co
 
 def _when(plan: Plan, name: str) -> str:
     kind, _, number = name.partition("/")
-    if kind == "neighbours":
-        return f"generation {plan.evolution.generations - plan.questions.neighbours.times + int(number)}"
+    votes = {"neighbours": plan.questions.neighbours, "choices": plan.questions.choices}
+    votes["confidence"] = plan.questions.confidence
+    if kind in votes:
+        return f"generation {plan.evolution.generations - votes[kind].times + int(number)}"
     if kind == "islands":
         return f"generation {turn_of(plan, name).number}"
     return "before the first generation" if kind in {"counts", "prototypes"} else "after the last generation"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patevolve.shared import steps
+from patevolve.shared import participation, steps
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Estimate
 from patevolve.shared.plan import agree
@@ -381,3 +381,15 @@ def test_the_published_selection_varies_what_the_sites_chose():
     for cls in range(2):
         same = (after.of_class(cls).genomes == chosen[cls]).all(axis=1)
         assert 0.8 < same.mean() < 1.0
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "choices", "confidence"])
+def test_the_report_says_in_which_generation_a_round_was_asked(kind):
+    extra = {"neighbours": "", "choices": "", "confidence": "teachers = 1\n"}[kind]
+    selection = {"neighbours": "soft", "choices": "pcevolve", "confidence": "classifier-laplace"}[kind]
+    text = PLAN.replace("SELECTION", selection).replace(
+        "nearest = 3\n", extra or ("nearest = 3\n" * (kind == "neighbours"))
+    )
+    plan = agree(text.replace("[questions.neighbours]", f"[questions.{kind}]")).plan
+    assert participation._when(plan, f"{kind}/1") == "generation 39"
+    assert participation._when(plan, "copies") == "after the last generation"
