@@ -87,7 +87,7 @@ def test_a_second_plan_at_the_same_sites_continues_their_totals(kit: Any) -> Non
     first, second = kit.agreed(), kit.agreed({**kit.everything, "seed": 2})
     homes, delta = kit.homes(first, reserve=2.1), first.plan.privacy.delta
     for site, home in homes.items():
-        both = draft(site, first, reserve=2.1).replace("plans = [", f'plans = ["{second.sha256}", ')
+        both = draft(site, second, reserve=2.1).replace("plans = [", f'plans = ["{first.sha256}", ')
         (home / "policy.toml").write_text(both, encoding="utf-8")
     kit.run(first, kit.records(first), "first", homes=homes)
     finished, sites = kit.run(second, kit.records(second), "second", homes=homes, run="run-2")
