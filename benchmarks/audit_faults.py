@@ -21,12 +21,15 @@ import numpy as np
 from tqdm import tqdm
 
 from patevolve.client import study
-from patevolve.client.audit import Subject, audit, raw_of
+from patevolve.client.audit import ALARM, Subject, audit, raw_of
+from patevolve.client.audit_deeper import one_run_audit
 from patevolve.client.audit_pipeline import two_world_runs
 from patevolve.client.demo import FOLDER, data_of, plan_of
 from patevolve.client.simulate import simulate
+from patevolve.shared.audit.one_run import OneRun
 from patevolve.shared.data.records import Records
 from patevolve.shared.noise.discrete_gaussian import GaussianSampler
+from patevolve.shared.plan import Agreed
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.randomness import SystemNoise
 from patevolve.shared.runfolder import open_run
@@ -131,6 +134,16 @@ def main() -> None:
         low = max(found.lower, found.lower_gaussian)
         below, most = below + (low <= found.ledger), max(most, low)
     print(f"honest two worlds: bound <= ledger in {below} of {given.worlds}; largest bound {most:.3f} of 1 (95 %)")
+    for name, factor in (("honest", 1.0), ("noise off", 0.0), ("half noise", 0.5)):
+        found = [one_run(agreed, factor) for _ in tqdm(range(given.worlds), desc="one run", leave=False)]
+        alarms, right = sum(one.alarm for one in found), [one.right for one in found]
+        print(f"one run, {name}: alarms {alarms} of {given.worlds}, right {min(right)} to {max(right)} of "
+              f"{found[0].guesses}; reach {found[0].reach:.2f}")  # fmt: skip
+
+
+def one_run(agreed: Agreed, factor: float) -> OneRun:
+    """Return a one-run audit at the audit's own confidence, with the noise scaled."""
+    return one_run_audit(agreed, confidence=1 - ALARM, noise=lambda *_: Scaled(factor))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,8 @@ def verify_command(path: Path, against: Path | None, form: str) -> None:
 @FORMAT
 def report_command(run: Path, form: str, tensorboard: Path | None) -> None:
     """Render a run's report.html anew from its report.json and say where it lies."""
-    from patevolve.shared.explain import EXPLAIN, beside  # noqa: PLC0415 - draws votes: not for every command
+    from patevolve.shared.explain import beside  # noqa: PLC0415 - draws votes: not for every command
+    from patevolve.shared.report.page import EXPLAIN  # noqa: PLC0415 - the same
 
     path = run / "report.json"
     try:

@@ -61,7 +61,8 @@ def view_global(path: str | os.PathLike[str]) -> GlobalView:
 
 
 def _read(connection: sqlite3.Connection, *, path: Path) -> GlobalView:
-    questions, heads = [], {}
+    questions: list[Mapping[str, Any]] = []
+    heads: dict[str, Head] = {}
     for link in walk(lambda statement, values: connection.execute(statement, values).fetchall(), path):
         body = parse(link.body, where=f"{path}: row {link.seq}")
         if link.kind == QUESTION:

@@ -312,9 +312,8 @@ def test_the_command_wants_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_said() -> None:
-    with app.listening("127.0.0.1", 0) as bound:
-        with pytest.raises(InputError, match="--bind"):
-            app.listening("127.0.0.1", bound.getsockname()[1])
+    with app.listening("127.0.0.1", 0) as bound, pytest.raises(InputError, match="--bind"):
+        app.listening("127.0.0.1", bound.getsockname()[1])
 
 
 def test_the_command_serves_until_it_is_stopped(finished: Path) -> None:
