@@ -7,6 +7,7 @@ norm stays at most 1 (convexity). Class slots follow the plan's class list, what
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from patevolve.shared.products import Pool, pool_of, products
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
 
+ENTRIES = 2**22  # coordinates of prototypes held at a time: bounds their memory
 BLOCK = 2**20  # distances held at a time by the neighbour search: bounds its memory
 SIEVE = 8  # groups per vote among which the neighbour search looks first
 
@@ -72,20 +74,33 @@ def prototypes(
     features: (n, d); rows longer than 1 are clipped to norm 1
     code:     (classes, classes) unit rows; a ballot is its class's row times the clipped features, norm at most 1
     """
-    dimension = features.shape[1]
-    clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
-    clipped = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: prototype-clip
-    weighted = clipped * voters.weight[:, None]
-    units, coordinates, values = [], [], []
-    for slot in range(len(code)):
-        rows = np.flatnonzero(code[classes, slot])
-        units.append(np.repeat(voters.unit[rows], dimension))
-        coordinates.append(np.tile(slot * dimension + np.arange(dimension), len(rows)))
-        values.append((weighted[rows] * code[classes[rows], slot][:, None]).ravel())
-    entries = Entries(
-        units=np.concatenate(units), coordinates=np.concatenate(coordinates), values=np.concatenate(values)
-    )
-    return sum_ballots(entries, bounds)
+    dimension, total = features.shape[1], np.zeros(bounds.size, np.int64)
+    for some in _whole_units(voters.unit, max(1, ENTRIES // (dimension * len(code)))):
+        clean = np.nan_to_num(features[some], nan=0.0, posinf=0.0, neginf=0.0)
+        clipped = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: prototype-clip
+        weighted = clipped * voters.weight[some, None]
+        units, coordinates, values = [], [], []
+        for slot in range(len(code)):
+            rows = np.flatnonzero(code[classes[some], slot])
+            units.append(np.repeat(voters.unit[some[rows]], dimension))
+            coordinates.append(np.tile(slot * dimension + np.arange(dimension), len(rows)))
+            values.append((weighted[rows] * code[classes[some[rows]], slot][:, None]).ravel())
+        _, numbered = np.unique(np.concatenate(units), return_inverse=True)
+        entries = Entries(units=numbered, coordinates=np.concatenate(coordinates), values=np.concatenate(values))
+        total += sum_ballots(entries, bounds).values
+    return ExactTally(values=total, l1=bounds.lattice_l1, l2=bounds.lattice_l2)
+
+
+def _whole_units(unit: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of about ``most`` records at a time, each unit's records together in one part."""
+    order = np.argsort(unit, kind="stable")
+    firsts = np.flatnonzero(np.diff(unit[order], prepend=-1))  # where the next unit begins
+    start = 0
+    while start < len(order):
+        later = firsts[firsts >= start + most]
+        end = int(later[0]) if len(later) else len(order)
+        yield np.sort(order[start:end])  # label: whole-units
+        start = end
 
 
 def neighbours_bounds(candidates: int, nearest: int, records_per_unit: int) -> Bounds:

@@ -172,3 +172,17 @@ def test_an_empty_electorate_votes_for_nothing():
     )
     assert found.values.tolist() == [0] * 6
     assert ballots.score(nobody, np.zeros(0, bool), ballots.score_bounds(1)).values.tolist() == [0, 0]
+
+
+@given(sites(), st.integers(1, 60), st.sampled_from([0.0, 0.4]))
+def test_prototypes_in_parts_are_the_same_to_the_last_bit(site, held, contrast):
+    """However few coordinates are held at a time, each unit is whole in one part, and the tally does not change."""
+    units, classes, features = site
+    bounds = ballots.prototypes_bounds(3, 4, len(units), contrast)
+    code = ballots.class_code(3, contrast)
+    tallies = []
+    with pytest.MonkeyPatch.context() as patch:
+        for entries in (2**22, held):
+            patch.setattr(ballots, "ENTRIES", entries)
+            tallies.append(ballots.prototypes(Electorate(units), features, classes, code=code, bounds=bounds).values)
+    assert np.array_equal(*tallies)
