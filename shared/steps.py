@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared import contrast
+from patevolve.shared.encoder.pairs import PairEncoder
 from patevolve.shared.errors import PlanError
 from patevolve.shared.evolution.breed import breed, exchange, spread, strength_at
 from patevolve.shared.evolution.discriminate import discriminant, refined, surest
@@ -257,14 +258,22 @@ def steered(
 def _tempered(plan: Plan, tools: Tools, niche: Niche, likely: NDArray[np.float64]) -> Genomes:
     """Return parents and mutants by the Metropolis rule, then crossed in pairs: the model's law is stationary."""
     rng = stream(plan.seed, "generation", niche.number, niche.cls, *niche.place)
-    mutants = tools.generator.mutate(rng, niche.parents, niche.cls, strength_at(plan.evolution, niche.number))
-    likelier = tools.encoder.log_likelihood(features_of(tools, mutants, niche.cls), niche.model)
-    if likelier is None:
-        raise PlanError("an encoder whose model is no distribution found; it cannot weigh mutants.")
-    wins = np.log(rng.random(len(likely))) < likelier - likely
-    kept = np.where(wins[:, None], mutants, niche.parents)
     name = (plan.seed, "exchange", niche.number, niche.cls, *niche.place)
-    return exchange(tools.generator, plan.evolution, kept, name)
+
+    def likelihood(genomes: Genomes) -> NDArray[np.float64]:
+        found = tools.encoder.log_likelihood(features_of(tools, genomes, niche.cls), niche.model)
+        if found is None:
+            raise PlanError("an encoder whose model is no distribution found; it cannot weigh mutants.")
+        return found
+
+    if isinstance(tools.encoder, PairEncoder) and niche.number == 1:
+        drawn: Genomes = tools.encoder.sample(rng, niche.model, len(niche.parents)).astype(np.float64)
+        return drawn
+    mutants = tools.generator.mutate(rng, niche.parents, niche.cls, strength_at(plan.evolution, niche.number))
+    wins = np.log(rng.random(len(likely))) < likelihood(mutants) - likely
+    kept = np.where(wins[:, None], mutants, niche.parents)
+    tied = isinstance(tools.encoder, PairEncoder)  # its law is no product of columns, so crossing could tear it apart
+    return exchange(tools.generator, plan.evolution, kept, name, likelihood if tied else None)
 
 
 def _matched(plan: Plan, tools: Tools, niche: Niche) -> Genomes:

@@ -16,6 +16,7 @@ from patevolve.shared.encoder.export import Precision, in_precision
 from patevolve.shared.encoder.fitted import packed, unpacked
 from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
 from patevolve.shared.encoder.onnx import open_network, pixels
+from patevolve.shared.encoder.pairs import PairEncoder
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import PlanError
 from patevolve.shared.generators import diffusion, pool, vqvae
@@ -70,7 +71,8 @@ def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
 def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed: int, device: DeviceProfile) -> Tools:
     drawn = _generator(data, generator)
     if data.kind == "table":
-        return Tools(generator=drawn, encoder=TableEncoder(schema=data.columns))
+        table = TableEncoder(schema=data.columns)
+        return Tools(generator=drawn, encoder=PairEncoder(table=table, share=encoder.pairs) if encoder.pairs else table)
     describe = open_network(assets.find(encoder.asset), device).describe if encoder.kind == "onnx" else histograms
     return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, describe))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,10 +61,18 @@ def variations(
     return found
 
 
-def exchange(generator: Generator, settings: Evolution, parents: Genomes, name: tuple[int | str, ...]) -> Genomes:
+def exchange(
+    generator: Generator,
+    settings: Evolution,
+    parents: Genomes,
+    name: tuple[int | str, ...],
+    likelihood: Callable[[Genomes], NDArray[np.float64]] | None = None,
+) -> Genomes:
     """Return the population after a share ``crossover`` of its pairs swapped parts of their genomes.
 
-    Both children of a pair stay, so what the population holds of each gene does not change.
+    Both children of a pair stay, so what the population holds of each gene does not change. With a ``likelihood`` a
+    pair swaps by the Metropolis rule only (Liang and Wong 2001), so that its law is stationary whatever genes it ties
+    together; the likelihood of independent genes never changes, so it needs none.
     """
     seed, *names = name
     rng = stream(int(seed), *names)
@@ -73,6 +83,11 @@ def exchange(generator: Generator, settings: Evolution, parents: Genomes, name: 
     # The same stream twice: the second child takes exactly the parts that the first one left.
     result[mothers] = generator.cross(stream(int(seed), *names, "cut"), parents[mothers], parents[fathers])
     result[fathers] = generator.cross(stream(int(seed), *names, "cut"), parents[fathers], parents[mothers])
+    if likelihood is not None and half:
+        gain = sum(likelihood(result[side]) - likelihood(parents[side]) for side in (mothers, fathers))
+        refused = ~(np.log(stream(int(seed), *names, "accept").random(half)) < gain)
+        for side in (mothers, fathers):
+            result[side[refused]] = parents[side[refused]]
     return result
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of two sites over each kind of public file: the release is right, and stands on its pool alone."""
+"""Whole runs of two sites: images over each kind of public file, and a table whose columns go together."""
 
 import hashlib
 
@@ -107,3 +107,57 @@ def test_the_sites_answers_alone_tell_the_classes_apart(tmp_path, monkeypatch, k
         assert {hashlib.sha256(image.tobytes()).digest() for image in images} <= public
         card = (tmp_path / "run" / "release" / "README.md").read_text()
         assert "an image of a public pool" in card
+
+
+TABLE = """
+format = 1
+name = "tied columns"
+seed = 1
+[privacy]
+epsilon = 20.0
+delta = 1e-4
+unit = "record"
+trust = "secure-sum"
+[sites]
+count = 2
+expected_units = 1000
+[data]
+kind = "table"
+classes = ["no", "yes"]
+label = "y"
+[[data.columns]]
+name = "a"
+kind = "categorical"
+values = ["p", "q"]
+[[data.columns]]
+name = "b"
+kind = "categorical"
+values = ["p", "q"]
+[generator]
+kind = "tabular"
+{encoder}
+[questions.counts]
+share = 0.1
+[questions.prototypes]
+share = 0.9
+[evolution]
+population = 2000
+generations = 6
+[release]
+samples = 2000
+"""
+
+
+@pytest.mark.parametrize(("encoder", "least", "most"), [("[encoder]\npairs = 0.5", 0.8, 1.0), ("", 0.4, 0.6)])
+def test_columns_that_go_together_do_so_in_the_release(tmp_path, encoder, least, most):
+    """Nine in ten private rows have equal cells; without pairs the release's columns are independent."""
+    made = {}
+    for number in (1, 2):
+        rng = np.random.default_rng(number)
+        first = rng.integers(2, size=1000)
+        values = np.stack([first, np.where(rng.random(1000) < 0.9, first, 1 - first)], axis=1)
+        units = np.array([f"{number}-{row}" for row in range(1000)])
+        made[f"site {number}"] = Records(values=values, classes=rng.integers(2, size=1000), units=units)
+    agreed = agree(TABLE.format(encoder=encoder))
+    rows = np.array(study.make(agreed, made, tmp_path / "run").finished.released.samples.rows)
+    assert least <= np.mean(rows[:, 0] == rows[:, 1]) <= most
