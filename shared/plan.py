@@ -539,6 +539,7 @@ NEEDS: Mapping[str, str] = {  # the question without which a selection cannot wo
     "discriminant": "prototypes",
     "classifier-laplace": "confidence",
 }
+SCORED = ("pcevolve-prototype", "classifier-laplace")  # selections that rank candidates by a score in [0, 1]
 VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the question of its voted generations
     "soft": "neighbours",
     "histogram": "neighbours",
@@ -548,7 +549,7 @@ VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the q
 
 
 def _check_selection(plan: Plan) -> None:
-    """Refuse a selection without its question, questions without their selection, and keys that it does not read."""
+    """Refuse a selection without its question, and questions without their selection."""
     evolution, questions = plan.evolution, plan.questions
     needed = NEEDS.get(evolution.selection, "")
     if needed and not getattr(questions, needed).share:
@@ -564,14 +565,26 @@ def _check_selection(plan: Plan) -> None:
         _check_asked(plan, kind, asking)
     if questions.confidence.share and questions.confidence.teachers < 1:
         raise PlanError("questions.confidence needs teachers ≥ 1: the classifiers at each site.")
+    _check_unread(plan)
+    if evolution.rollback and not questions.prototypes.share:
+        raise PlanError("evolution.rollback needs a share for questions.prototypes: they tell what is best. Add it.")
+
+
+def _check_unread(plan: Plan) -> None:
+    """Refuse keys that the plan's selection does not read."""
+    evolution = plan.evolution
     if evolution.lookahead and evolution.selection != "histogram":
         raise PlanError("evolution.lookahead is for selection = 'histogram'. Remove it.")
     if evolution.selection == "discriminant" and (plan.generator.kind != "pool" or evolution.generations != 1):
         raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool' and generations = 1.")
     if evolution.refine and evolution.selection != "discriminant":
         raise PlanError("evolution.refine is for selection = 'discriminant'. Remove it.")
-    if evolution.rollback and not questions.prototypes.share:
-        raise PlanError("evolution.rollback needs a share for questions.prototypes: they tell what is best. Add it.")
+    if (evolution.diversity or evolution.elites) and evolution.selection not in SCORED:
+        raise PlanError(f"evolution.diversity and elites are for selection = {' or '.join(map(repr, SCORED))}. Remove.")
+    if evolution.collapse and not (
+        evolution.selection in SCORED or (evolution.selection == "soft" and plan.data.kind == "image")
+    ):
+        raise PlanError("evolution.collapse is for scored selections, and for 'soft' with images. Remove it.")
 
 
 def _check_asked(plan: Plan, kind: str, asking: Asking) -> None:
