@@ -44,9 +44,22 @@ def test_an_institution_is_a_group():
     assert found == pytest.approx(2 * 900 * accountant.rdp(event), rel=1e-12)
 
 
-def test_a_group_of_sampled_steps_is_not_priced_by_guesswork():
-    with pytest.raises(ParameterError):
-        viewers.institution_curve(Exposure(shared=(), local=SGD), units=2)
+@pytest.mark.parametrize("units", [2, 3])
+@pytest.mark.parametrize("rate", [0.05, 0.5, 1.0])
+def test_a_group_of_sampled_steps_costs_at_least_what_integration_finds(units, rate):
+    """Brute force: one value that each of the units moves by one bound if it is in the sample."""
+    event, order = SubsampledGaussian(noise_multiplier=2.0, sample_rate=rate, steps=1), 4.0
+    bound = float(accountant.rdp(viewers.scaled(event, units), (order,))[0])
+    x = np.linspace(-25, 35, 120_001)
+    weights = [math.comb(units, k) * rate**k * (1 - rate) ** (units - k) for k in range(units + 1)]
+    without = np.exp(-(x**2) / 8)
+    group = sum(w * np.exp(-((x - k) ** 2) / 8) for k, w in enumerate(weights))
+    scale = (x[1] - x[0]) / math.sqrt(8 * math.pi)
+    for p, q in ((group, without), (without, group)):
+        exact = math.log(float(np.sum(p**order * q ** (1 - order))) * scale) / (order - 1)
+        assert exact <= bound * (1 + 1e-6)
+    if rate == 1.0:
+        assert bound == pytest.approx(units**2 * order / 8, rel=1e-9)
 
 
 def test_colluders_noise_protects_from_the_public_alone():
