@@ -52,7 +52,7 @@ def fitted_file(plan: Plan) -> bytes:
     encoder = tools_of(replace(plan, encoder=replace(plan.encoder, fitted=""))).encoder
     if not isinstance(encoder, ImageEncoder):
         raise PlanError("the plan's data is a table, whose encoder is its schema; there is nothing to fit.")
-    return packed(encoder)
+    return packed(encoder, plan.encoder.widths)
 
 
 def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
@@ -97,7 +97,8 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
     """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
     if named.fitted:
-        kept = unpacked(assets.find(named.fitted), dimension=named.dimension, describe=describe)
+        path = assets.find(named.fitted)
+        kept = unpacked(path, dimension=named.dimension, widths=named.widths, describe=describe)
         return replace(kept, embedding=named.embedding)
     public = _public(data, generator, seed, PUBLIC)
     encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, widths=named.widths, describe=describe)

@@ -14,22 +14,26 @@ import numpy as np
 from patevolve.shared.encoder.image import Describe, ImageEncoder
 from patevolve.shared.errors import PlanError
 
-PARTS = ("mean", "axes", "frequencies")
+PARTS = ("mean", "axes", "frequencies", "widths")
 MOST_VALUES = 10_000_000  # of one array: 80 MB
 
 
-def packed(encoder: ImageEncoder) -> bytes:
-    """Return the file of an encoder's statistics: an NPZ archive of float64 arrays, without pickle."""
+def packed(encoder: ImageEncoder, widths: tuple[float, ...]) -> bytes:
+    """Return the file of an encoder's statistics: an NPZ archive of float64 arrays, without pickle.
+
+    widths:  of the kernels that the frequencies were drawn for
+    """
     buffer = io.BytesIO()
-    np.savez(buffer, mean=encoder.mean, axes=encoder.axes, frequencies=encoder.frequencies)
+    drawn = np.asarray(widths, np.float64)
+    np.savez(buffer, mean=encoder.mean, axes=encoder.axes, frequencies=encoder.frequencies, widths=drawn)
     return buffer.getvalue()
 
 
-def unpacked(path: Path, *, dimension: int, describe: Describe) -> ImageEncoder:
+def unpacked(path: Path, *, dimension: int, widths: tuple[float, ...], describe: Describe) -> ImageEncoder:
     """Return the encoder whose statistics a file holds. Raises PlanError if they do not fit together or the plan."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            mean, axes, frequencies = (file[name] for name in PARTS)
+            mean, axes, frequencies, drawn = (file[name] for name in PARTS)
     except (OSError, ValueError, EOFError, KeyError) as reason:
         raise PlanError(f"{path.name} is no file of `patevolve encoder fit` ({reason}). Make it again.") from reason
     arrays, width = (mean, axes, frequencies), mean.size
@@ -38,6 +42,11 @@ def unpacked(path: Path, *, dimension: int, describe: Describe) -> ImageEncoder:
         raise PlanError(
             f"{path.name} holds {', '.join(f'{a.dtype} {a.shape}' for a in arrays)}; expected finite float64 mean "
             f"(r,), axes (r, {dimension}) and frequencies ({dimension}, e/2), as the plan's encoder.dimension says."
+        )
+    if drawn.tolist() != list(widths):
+        raise PlanError(
+            f"{path.name} was fitted with kernels of widths {drawn.tolist()}; the plan's encoder.widths are "
+            f"{list(widths)}. Fit it again: patevolve encoder fit."
         )
     return ImageEncoder(mean=mean, axes=axes, frequencies=frequencies, describe=describe)
 
