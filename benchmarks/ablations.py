@@ -45,19 +45,25 @@ BASE: Changes = {
     "questions.neighbours": None,
     "release.samples": 1000,
 }
-SPLIT: Changes = {
-    "evolution.population": 400,
-    "evolution.generations": 3,
-    "release.samples": 1000,
-    "questions.neighbours.times": 1,
-    "questions.neighbours.candidates": 1000,
-    "questions.neighbours.nearest": 10,
+# One round of votes after free generations towards the prototypes: rows take many more of them than images.
+SPLIT: Mapping[str, Changes] = {
+    "heart": {
+        "evolution.generations": 40,
+        "questions.neighbours.candidates": 1200,
+        "questions.neighbours.nearest": 30,
+    },
+    "digits": {
+        "evolution.generations": 4,
+        "questions.neighbours.candidates": 2000,
+        "questions.neighbours.nearest": 20,
+    },
 }
 
 
-def studies(classes: int) -> dict[str, dict[str, Changes]]:
+def studies(name: str, classes: int) -> dict[str, dict[str, Changes]]:
     """Return the changes by study and row."""
     base = dict(BASE)
+    split = {**SPLIT[name], "evolution.population": 1000, "release.samples": 1000, "questions.neighbours.times": 1}
     return {
         "selections": {
             "soft (the demonstration's plan)": {},
@@ -88,19 +94,19 @@ def studies(classes: int) -> dict[str, dict[str, Changes]]:
         },
         "split": {
             "60 % prototypes, 40 % votes (the article)": {
-                **SPLIT,
+                **split,
                 "questions.counts": None,
                 "questions.prototypes.share": 0.6,
                 "questions.neighbours.share": 0.4,
             },
             "5 % counts, 30 % prototypes, 65 % votes": {
-                **SPLIT,
+                **split,
                 "questions.counts.share": 0.05,
                 "questions.prototypes.share": 0.3,
                 "questions.neighbours.share": 0.65,
             },
             "5 % counts, 95 % prototypes, no votes": {
-                **SPLIT,
+                **split,
                 "questions.counts.share": 0.05,
                 "questions.prototypes.share": 0.95,
                 "questions.neighbours": None,
@@ -147,7 +153,7 @@ def main() -> None:
         student, metric = demonstration.judges.students[0], demonstration.judges.metric
         classes = len(plan_of(name, demonstration.epsilon, 1).plan.data.classes)
         done: dict[tuple[str, int], dict[str, float]] = {}
-        for what, rows in studies(classes).items():
+        for what, rows in studies(name, classes).items():
             if options.only and what not in options.only:
                 continue
             print(f"\n{what}, {name}, ε = {demonstration.epsilon:g}, {options.seeds} seeds\n")
