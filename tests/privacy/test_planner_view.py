@@ -176,7 +176,7 @@ def test_an_islands_noise_is_that_of_one_site_under_either_trust_model():
 
 @pytest.mark.parametrize(("selection", "kind"), [("pcevolve", "choices"), ("classifier-laplace", "confidence")])
 def test_pure_mechanisms_are_shown_as_what_they_are(selection, kind):
-    """No Gaussian noise stands beside a choice, and no figure is called exact that is exact for Gaussian noise alone."""
+    """No Gaussian noise beside a choice, and no figure called exact that is exact for Gaussian noise alone."""
     agreed = vary(heart(), selections(2)[selection])
     found = describe(agreed)
     (part,) = found["parts"]
