@@ -186,6 +186,8 @@ def decode_welcome(data: bytes, request: Request) -> Welcome:
         key.verify(bytes.fromhex(fields["signature"]), _greeting(request, welcome))
     except (InvalidSignature, ValueError) as reason:
         raise MessageError(f"a greeting of {welcome.site!r} that its key did not sign found; refuse it.") from reason
+    if fields["signature"] != fields["signature"].lower() or len(fields["signature"]) != 128:  # one value, one encoding
+        raise MessageError("a greeting whose signature is spelt otherwise found; it was not written by patevolve.")
     if not welcome.site:
         raise MessageError("a greeting without a name found; expected the site's.")
     return welcome

@@ -143,6 +143,17 @@ def test_capabilities_are_signed_with_the_greeting(greeting):
         decode_welcome(data, dataclasses.replace(HELLO, run="another"))
 
 
+def test_a_changed_greeting_is_no_greeting(greeting):
+    """Any byte, changed in any way: a MessageError and nothing else."""
+    _, data = greeting
+    rng = np.random.default_rng(5)
+    for _ in range(3000):
+        changed = bytearray(data)
+        changed[int(rng.integers(len(data)))] ^= int(rng.integers(1, 256))
+        with pytest.raises(MessageError):
+            decode_welcome(bytes(changed), HELLO)
+
+
 def put_back(town: Any, site: str, kept: Any) -> None:
     home = town.place / "homes" / site
     shutil.rmtree(home)
