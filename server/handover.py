@@ -5,7 +5,7 @@
     DIR/server.toml           name, address, plan, bundle
     DIR/plan.toml             the plan, as the sites get it
     DIR/pki/                  authority and server certificate (keys: mode 0600)
-    DIR/coordinator.key       Ed25519 key that signs questions carried by file
+    DIR/coordinator.key       Ed25519 key that signs the release, the secure sum's requests, questions carried by file
     DIR/app/                  the Flower app: a thin bundle without code, for every side runs what it installed
     DIR/sites/SITE/           to hand over: join.toml, plan.toml, ca.crt, node.key, README.txt
     DIR/flower/               Flower's own state

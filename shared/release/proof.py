@@ -71,7 +71,8 @@ class Proven:
     spent:       ε of the events, computed anew
     signers:     (role, name, public key) of those who signed
     sites:       public keys of the sites whose heads the ledger holds
-    unrecorded:  questions that the ε pays for and the ledger does not hold: they were not asked before it was signed
+    unrecorded:  what the ε pays for and the ledger does not hold: not asked before it was signed, or charged by the
+                 sites themselves
     """
 
     claim: Claim
