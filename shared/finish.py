@@ -37,7 +37,7 @@ from patevolve.shared.runfolder import RunFolder
 from patevolve.shared.schedule import Ask
 from patevolve.shared.schema import decode_column
 from patevolve.shared.students.train import linear_student
-from patevolve.shared.tools import Tools
+from patevolve.shared.tools import Tools, features_of
 
 RELEASE = "release"
 STUDENT = "student"
@@ -99,7 +99,7 @@ def release(  # noqa: PLR0917 - as the loop has them
     plan, population = agreed.plan, outcome.population
     values = tools.generator.render(population.genomes, population.classes)
     samples = _samples(plan, values, outcome.labelling.classes)
-    features = tools.encoder.encode(values)
+    features = features_of(tools, population.genomes, population.classes)
     results = gate.run_gate(
         samples,
         plan,
@@ -193,7 +193,7 @@ def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
     for cls in range(len(plan.data.classes)):
         genomes = tools.generator.draw(stream(plan.seed, "reference", cls), cls, REFERENCE)
         labels = np.full(REFERENCE, cls)
-        features = tools.encoder.encode(tools.generator.render(genomes, labels))
+        features = features_of(tools, genomes, labels)
         spreads.append(gate.spread(features, np.zeros(REFERENCE, np.int64), 1)[0])
     return np.array(spreads)
 

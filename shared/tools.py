@@ -23,7 +23,7 @@ from patevolve.shared.generators import diffusion, pool, vqvae
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Data, Plan
-from patevolve.shared.protocols import Encoder, Generator
+from patevolve.shared.protocols import Encoder, Generator, Genomes
 from patevolve.shared.randomness import stream
 
 
@@ -33,6 +33,21 @@ class Tools:
 
     generator: Generator
     encoder: Encoder
+
+
+def features_of(tools: Tools, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (P, d) features of candidates; the images of a pool are encoded once, for they come again and again."""
+    generator = tools.generator
+    if isinstance(generator, pool.Pool) and not generator.variation:
+        return _features_of_pool(tools)[generator.numbers_of(genomes)]
+    return tools.encoder.encode(generator.render(genomes, classes))
+
+
+@functools.lru_cache(maxsize=4)
+def _features_of_pool(tools: Tools) -> NDArray[np.float64]:
+    if not isinstance(tools.generator, pool.Pool):
+        raise PlanError(f"a generator {type(tools.generator).__name__} found; expected a pool.")
+    return tools.encoder.encode(tools.generator.images)
 
 
 PUBLIC = 400  # public images per class that fit the public encoder

@@ -82,7 +82,7 @@ class Pool:
         known, count = self.neighbours.shape[1], len(self.images)
         rank = rng.integers(1, 1 + max(1, round(count**strength)), size=len(genomes))
         anywhere = rng.integers(count, size=len(genomes))
-        near = self.neighbours[self._numbers_of(genomes), np.minimum(rank, known) - 1]
+        near = self.neighbours[self.numbers_of(genomes), np.minimum(rank, known) - 1]
         mutants = genomes.copy()
         mutants[:, 0] = np.where(rank <= known, near, anywhere)
         mutants[:, 1:] += strength * rng.normal(size=(len(genomes), self.genome_size - 1))
@@ -96,7 +96,7 @@ class Pool:
         """
         alpha = rng.beta(2.0, 2.0, size=(len(mothers), 1))
         children = alpha * mothers + (1.0 - alpha) * fathers
-        pairs = np.stack([self._numbers_of(mothers), self._numbers_of(fathers)], axis=1)
+        pairs = np.stack([self.numbers_of(mothers), self.numbers_of(fathers)], axis=1)
         for start in range(0, len(pairs), BATCH):
             part = slice(start, start + BATCH)
             children[part, 0] = self._between(pairs[part], alpha[part])
@@ -104,7 +104,7 @@ class Pool:
 
     def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.uint8]:  # noqa: ARG002 - an image looks the same in every class
         """Return (P, height, width) uint8 images; a number out of range is the nearest one."""
-        images = self.images[self._numbers_of(genomes)]
+        images = self.images[self.numbers_of(genomes)]
         if self.variation > 0.0:
             for start in range(0, len(images), BATCH):
                 part = slice(start, start + BATCH)
@@ -116,7 +116,8 @@ class Pool:
         genomes[:, 0] = chosen
         return genomes
 
-    def _numbers_of(self, genomes: Genomes) -> Integers:
+    def numbers_of(self, genomes: Genomes) -> Integers:
+        """Return (P,) numbers of the images that genomes name; out of range: the nearest one."""
         return np.clip(np.rint(genomes[:, 0]), 0, len(self.images) - 1).astype(np.int64)
 
     def _between(self, pairs: Integers, alpha: NDArray[np.float64]) -> Integers:
