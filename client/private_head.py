@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from patevolve.client.guard import NoiseFor
 from patevolve.client.home import SiteHome
+from patevolve.client.private_index import checked_units
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import bounded, held_out
 from patevolve.shared.encoder.head import Head, load_head, save_head
 from patevolve.shared.encoder.temperature import search_temperature
 from patevolve.shared.encoder.train import Bank, Settings, Stretch, identity, train, units_of
 from patevolve.shared.encoder.views import changed_views
-from patevolve.shared.errors import BudgetError, DataError, InputError
+from patevolve.shared.errors import BudgetError, DataError, InputError, PolicyError
 from patevolve.shared.noise.subsampled import SubsampledGaussianStep
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.plan_head import scheduled
@@ -86,11 +87,13 @@ def train_head(
         return load_head(_path(home, agreed))
     if not ledger.affords(steps_left(ledger, agreed), home.policy.budget):
         raise BudgetError(
-            f"the cap ε = {home.policy.budget.epsilon:g} does not cover the steps of the head that are left; nothing was "
+            f"the cap ε = {home.policy.budget.epsilon:g} does not cover the head's steps that are left; nothing was "
             f"charged. Raise the cap in the site's policy, or stay away."
         )
     _require_training()
     kept = bounded(home.secret, records, plan.privacy.records_per_unit)
+    if checked_units(kept.units, plan) < home.policy.minimum_units:
+        raise PolicyError(f"{home.policy.site}: fewer units found than the policy's {home.policy.minimum_units}.")
     own = kept.pick(~held_out(home.secret, kept.units, plan.data.hold_out))
     views = _encoded_views(own.values, plan, tools, "head views")
     units = units_of(views, own.classes, own.units, len(plan.data.classes))

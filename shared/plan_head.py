@@ -18,7 +18,7 @@ class HeadPlan:
     share:        of the plan's budget ρ, kept back from the questions
     steps:        of DP-SGD, in equal stretches for the schedules below
     batch:        expected units in a step's sample, along the run; empty: every unit in every step
-    clip:         L2 bound on a unit's gradient
+    clip:         L2 bound on a unit's gradient, 0.1 or more
     temperature:  of the loss, along the run; empty: searched on public data
     rate:         learning rate
     supervised:   weight of the loss against class prototypes beside that against public negatives, 0 to 1
@@ -39,7 +39,8 @@ class HeadPlan:
         if not checks.non_negative(share=self.share) < 1.0:
             raise PlanError(f"encoder.head.share = {self.share} found; expected a fraction from 0 to below 1.")
         checks.integer(steps=self.steps, at_least=1, at_most=MOST_STEPS)
-        checks.positive(clip=self.clip)
+        if not checks.positive(clip=self.clip) >= 0.1:
+            raise PlanError(f"encoder.head.clip = {self.clip} found; expected 0.1 or more.")
         checks.positive(rate=self.rate)
         checks.integer(views=self.views, at_least=2, at_most=64)
         if not checks.non_negative(supervised=self.supervised) <= 1.0:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 Floats = NDArray[np.float64]
-LARGEST = 1e6  # magnitude of an input beyond which float arithmetic is no longer far inside the mechanism's slack
+LARGEST = 1e6  # magnitude of an input beyond which something is wrong with it
+REACH = 10.0  # features longer than this are scaled down: ghost norms of longer ones would drown in rounding
+LEAST_CLIP = 0.1  # below it that rounding would no longer be far inside the mechanism's slack
 COLLAPSED = 0.2  # of the first public spread: below it the network maps everything to one place
 
 
@@ -32,7 +34,7 @@ COLLAPSED = 0.2  # of the first public spread: below it the network maps everyth
 class Units:
     """A site's records as training reads them.
 
-    views:    (v, n, ...) float64, each record under v public changes of view, v >= 2
+    views:    (v, n, ...) float64, each record under v public changes of view, v >= 2; features of norm at most REACH
     classes:  (n,) whole numbers from 0
     rows:     (u, r) positions of each unit's records, any position where ``weights`` is 0
     weights:  (u, r) 1 / number of the unit's records
@@ -68,7 +70,15 @@ def units_of(views: Floats, classes: NDArray[np.int64], names: NDArray[np.str_],
     column = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     rows[which[order], column] = order
     weights[which[order], column] = 1.0 / sizes[which[order]]  # label: unit-average
-    return Units(views=views, classes=classes.astype(np.int64), rows=rows, weights=weights)
+    return Units(views=_within_reach(views), classes=classes.astype(np.int64), rows=rows, weights=weights)
+
+
+def _within_reach(views: Floats) -> Floats:
+    """Return features (v, n, d) scaled down, each by itself, to norm at most REACH; images (v, n, c, h, w) stay."""
+    if views.ndim != 3:
+        return views
+    norms = np.sqrt(np.square(views).sum(axis=-1, keepdims=True))
+    return views * (REACH / np.maximum(norms, REACH))  # label: feature-reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +125,7 @@ class Settings:
         """Refuse numbers outside their domains."""
         if not self.stretches:
             raise ParameterError("no stretch of steps found; expected one or more.")
-        checks.positive(clip=self.clip)
+        checks.non_negative(above_least=checks.positive(clip=self.clip) - LEAST_CLIP)
         checks.positive(rate=self.rate)
         checks.integer(queue=self.queue, at_least=1)
         checks.integer(physical=self.physical, at_least=1)

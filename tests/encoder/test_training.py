@@ -191,6 +191,35 @@ def test_a_value_that_is_not_finite_is_refused_before_any_charge(bad):
         units_of(views, np.zeros(4, int), np.array(list("abcd")), 3)
 
 
+def test_long_features_are_scaled_down_each_by_itself():
+    rng = np.random.default_rng(0)
+    views = rng.normal(size=(2, 5, D)) * np.array([1e-3, 1.0, 10.0, 1e3, 1e5])[:, None]
+    names = np.array(list("abcde"))
+    made = units_of(views, np.zeros(5, int), names, 3).views
+    assert np.linalg.norm(made, axis=-1).max() <= training.REACH * (1 + 1e-12)
+    assert made[:, :2].tobytes() == views[:, :2].tobytes()
+    for row in range(5):
+        alone = units_of(views[:, row : row + 1], np.zeros(1, int), names[:1], 3).views
+        assert alone.tobytes() == made[:, row : row + 1].tobytes()
+
+
+def test_ghost_norms_hold_where_a_unit_s_two_views_nearly_cancel():
+    """Two long views, almost one: the gradient is a small difference of large terms, and its norm drowns first."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(1, 40, D))
+    views = 1e5 * np.concatenate([base, base + 1e-7 * rng.normal(size=base.shape)])
+    units = units_of(views, np.zeros(40, int), np.arange(40).astype(str), 3)
+    bank = Bank(inputs=rng.normal(size=(60, D)), classes=np.arange(60) % 3)
+    network = torch.nn.Linear(D, K, bias=False).double()
+    with torch.no_grad():
+        network.weight.copy_(torch.from_numpy(1e-3 * rng.normal(size=(K, D))))  # where the loss is steepest
+    own = training.objective_at(network, units, bank, settings=settings(supervised=0.0), step=0, device="cpu")
+    made = GhostClipping(network, training.LEAST_CLIP)
+    for unit in range(40):
+        assert np.linalg.norm(made.sums(own, np.array([unit]))) <= training.LEAST_CLIP * (1 + 2.0**-10)
+    made.close()
+
+
 @pytest.mark.parametrize("labels", [[0, 1, 7], [-1, 0, 1], [0.0, 1.0, 2.0], ["a", "b", "c"]])
 def test_labels_outside_the_plan_are_refused_before_any_charge(labels):
     with pytest.raises(DataError, match="labels"):

@@ -120,6 +120,7 @@ def test_a_plan_without_a_head_has_no_part_and_the_same_hash(agreed):
         ({"encoder.head.steps": 0}, "steps"),
         ({"encoder.head.batch": [0]}, "batch"),
         ({"encoder.head.clip": 0.0}, "clip"),
+        ({"encoder.head.clip": 0.05}, "0.1 or more"),
         ({"encoder.head.temperature": [0.01]}, "0.05 to 10"),
         ({"encoder.head.rate": math.inf}, "rate"),
         ({"encoder.head.supervised": 1.5}, "weight from 0 to 1"),
