@@ -22,6 +22,7 @@ from patevolve.shared.privacy.planner import asking
 from patevolve.shared.protocols import Genomes, Sums
 from patevolve.shared.randomness import stream
 from patevolve.shared.tools import Tools
+from patevolve.shared.tools import features_of as candidate_features
 from patevolve.shared.votes.ballots import class_code
 
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
@@ -374,8 +375,7 @@ def _pool(plan: Plan, tools: Tools, population: Population, vote: Vote) -> Popul
 
 def features_of(tools: Tools, genomes: Genomes, cls: int) -> NDArray[np.float64]:
     """Return the public features of candidates of one class."""
-    features: NDArray[np.float64] = tools.encoder.encode(tools.generator.render(genomes, np.full(len(genomes), cls)))
-    return features
+    return candidate_features(tools, genomes, np.full(len(genomes), cls))
 
 
 def apportion(proportions: NDArray[np.float64], total: int) -> list[int]:

@@ -123,8 +123,9 @@ class ImageEncoder:
     def embed(self, features: Floats) -> Floats:
         """Return Fourier features, each row of norm exactly 1, or components, each row of norm at most 1."""
         if self.embedding == "linear":
-            rows = np.hstack([features, np.full((len(features), 1), CONSTANT)])
-            return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)  # label: own-length
+            rows: Floats = np.hstack([features, np.full((len(features), 1), CONSTANT)])
+            shortened: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)  # label: own-length
+            return shortened
         phase = products(features, self.frequencies.T)  # label: own-embedding
         waves: Floats = np.hstack([np.cos(phase), np.sin(phase)]) / math.sqrt(self.frequencies.shape[1])
         return waves

@@ -57,5 +57,4 @@ def surest(scores: Floats, counts: list[int]) -> list[NDArray[np.int64]]:
 
 def _solved(embeddings: Floats, right: Floats, ridge: float) -> Floats:
     second = embeddings.T @ embeddings / len(embeddings)
-    solved: Floats = np.linalg.solve(second + ridge * np.eye(len(second)), right)
-    return solved
+    return np.asarray(np.linalg.solve(second + ridge * np.eye(len(second)), right), np.float64)
