@@ -91,6 +91,8 @@ EVOLUTION = {
     "evolution.mutation": [0.4, 0.3, 0.2, 0.1],
     "evolution.threshold": 1.0,
     "evolution.population": 1000,
+    "release.samples": 1000,
+    "generator.variation": 0.2,  # its duplicates of one pool image differ, as those of its own generators do
     "questions.counts": None,
     "questions.prototypes": None,
     "questions.neighbours": {"share": 1.0, "times": 5, "candidates": 1000, "nearest": 1},
@@ -170,15 +172,15 @@ def main() -> None:
     parser.add_argument("--backbone", type=Path, required=True)
     parser.add_argument("--private", type=int, default=3000)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = parser.parse_args()
     data, rows = read(options.data), []
-    for seed in range(1, options.seeds + 1):
+    for seed in options.seeds:
         with tempfile.TemporaryDirectory() as name:
             os.environ[assets.FOLDERS] = str(Path(name) / "assets")
             rows.append(one(seed, options, data, Path(name)))
             print(f"<!-- seed {seed}: {rows[-1]} -->", flush=True)
-    print(f"\nAccuracy, {options.private} private images, mean ± sd over seeds 1 to {options.seeds}\n")
+    print(f"\nAccuracy, {options.private} private images, mean ± sd over {len(options.seeds)} seeds\n")
     print("| trained on | " + " | ".join(f"ε = {epsilon:g}" for epsilon in options.epsilons) + " |")
     print("|---|" + "---|" * len(options.epsilons))
     for method in rows[0]:
