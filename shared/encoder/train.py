@@ -78,7 +78,7 @@ def _within_reach(views: Floats) -> Floats:
     if views.ndim != 3:
         return views
     norms = np.sqrt(np.square(views).sum(axis=-1, keepdims=True))
-    return views * (REACH / np.maximum(norms, REACH))  # label: feature-reach
+    return np.asarray(views * (REACH / np.maximum(norms, REACH)), np.float64)  # label: feature-reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
