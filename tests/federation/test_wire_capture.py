@@ -85,6 +85,31 @@ def test_a_run_sends_no_private_value_file_name_or_class_count(trust, town, hear
             assert secret not in data, (action, secret)
 
 
+ISLANDS = {
+    "evolution.population": 200,
+    "evolution.generations": 2,
+    "release.samples": 200,
+    "islands.migrants": 10,
+    "islands.candidates": 100,
+    "islands.share": 0.1,
+    "islands.nearest": 3,
+    "questions.prototypes.share": 0.86,
+}
+
+
+def test_an_island_sends_no_private_value_file_name_or_class_count_and_little_else(town, heart):
+    office = captured(town, town.agreed(ISLANDS))
+    secrets = secrets_of(town)
+    for position in range(len(town.sites)):
+        down = {data for node, action, data in office.requests if (node, action) == (100 + position, "evolve")}
+        up = {data for node, action, data in office.replies if (node, action) == (100 + position, "evolve")}
+        assert len(down) == len(up) == 1
+        for data in down | up:
+            assert not any(secret in data for secret in secrets)
+        assert sum(map(len, down)) <= DOWN
+        assert sum(map(len, up)) <= 2048  # 20 rows of 13 codes, hashes and a signed head
+
+
 def plain(action, data):
     """Return a reply without its noised values, among which any number occurs by chance now and then."""
     for part in decode_response(data, action).parts if action == "ask" else ():
