@@ -26,6 +26,7 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.errors import InputError, PatevolveError, ReleaseError
 from patevolve.shared.files import write_atomic
 from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.processes import Children, ProcessError, ending_on_signals, wait_for
 from patevolve.shared.randomness import RECORDED_NOISE_VARIABLE, NoiseSource, RecordedNoise
 from patevolve.shared.release.proof import PROOF
@@ -38,9 +39,12 @@ PIECES = 4  # how often ``tick`` is called
 CHILD_GRACE = 25.0  # more than the commands take to stop what they started
 
 
-def demonstrate_deployed(name: str, *, epsilon: float, out: Path, tick: Callable[[str], None]) -> dict[str, Any]:
+def demonstrate_deployed(
+    name: str, *, epsilon: float, out: Path, tick: Callable[[str], None], changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Run the demonstration's job deployed into ``out`` and return what came out.
 
+    changes: dotted keys of the plan to be set, as ``plan_edit.vary`` takes them
     Raises ProcessError if a process does not start, the run's own error if it ends with one, and ReleaseError if,
     under recorded noise, the release differs from the simulated one.
     """
@@ -48,6 +52,7 @@ def demonstrate_deployed(name: str, *, epsilon: float, out: Path, tick: Callable
         raise InputError(f"{name} --deployed found; only heart has a deployed form. Leave --deployed away.")
     began, recorded = time.monotonic(), os.environ.get(RECORDED_NOISE_VARIABLE) == "1"
     agreed = demo.plan_of(name, epsilon, 1)
+    agreed = vary(agreed, changes) if changes else agreed
     train = demo.data_of(name, agreed.plan, 1).train
     out = out.absolute()
     with ending_on_signals(), Children(grace=CHILD_GRACE) as children:
