@@ -56,11 +56,11 @@ class PairEncoder:
         """Return (n, embedding_size) rows of norm 1: each is made of its own codes alone, product by product."""
         centred = features - np.repeat(1.0 / self.table.levels, self.table.levels)
         single = np.sqrt(1.0 - self.share) * self.table.embed(features)
-        return np.hstack([single, self._weight * self._products(centred)])  # label: own-pairs
+        return self._with_products(single, centred, self._weight)  # label: own-pairs
 
     def statistic(self, features: Floats) -> Floats:
         """Return one-hot rows and, pair by pair, one-hot cells: their class mean is what ``model`` estimates."""
-        return np.hstack([features, self._products(features)])
+        return self._with_products(features, features, 1.0)
 
     def model(self, sums: Sums) -> Floats:
         """Return (classes, m) level shares of columns and of pairs, from the noisy sums of embeddings.
@@ -136,9 +136,16 @@ class PairEncoder:
         total = (rest.sum() ** 2 - np.sum(rest**2)) / 2.0  # over pairs of columns
         return float(np.sqrt(self.share / total))
 
-    def _products(self, rows: Floats) -> Floats:
-        parts = [(rows[:, one, None] * rows[:, None, two]).reshape(len(rows), -1) for one, two in self.pairs]
-        return np.hstack(parts)
+    def _with_products(self, single: Floats, rows: Floats, weight: float) -> Floats:
+        """Return ``single`` and beside it the products of each row's own columns, pair by pair, times ``weight``."""
+        whole = np.empty((len(rows), self.embedding_size))
+        whole[:, : self.dimension], start = single, self.dimension
+        for one, two in self.pairs:
+            cells = (weight * rows[:, one, None]) * rows[:, None, two]
+            end = start + cells.shape[1] * cells.shape[2]
+            whole[:, start:end] = cells.reshape(len(rows), end - start)
+            start = end
+        return whole
 
 
 def _drawn(rng: np.random.Generator, weights: Floats) -> NDArray[np.int64]:
