@@ -21,6 +21,7 @@ from patevolve.client.home import SiteHome
 from patevolve.client.private_index import checked_units
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import bounded, held_out
+from patevolve.shared.encoder.export import head_network, to_onnx, write_model
 from patevolve.shared.encoder.head import Head, load_head, save_head
 from patevolve.shared.encoder.temperature import search_temperature
 from patevolve.shared.encoder.train import Bank, Settings, Stretch, identity, train, units_of
@@ -29,6 +30,7 @@ from patevolve.shared.errors import BudgetError, DataError, InputError, PolicyEr
 from patevolve.shared.noise.subsampled import SubsampledGaussianStep
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.plan_head import scheduled
+from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import SubsampledGaussian, to_record
 from patevolve.shared.privacy.head_part import HeadPart, head_part
 from patevolve.shared.privacy.ledger import AnswerKey, Ledger
@@ -112,6 +114,25 @@ def train_head(
     head = Head(weights=done.vector.reshape(size, size), about=about)
     save_head(_path(home, agreed), head)
     return head
+
+
+def export_head(path: Path, head: Head, agreed: Agreed, tools: Tools) -> str:
+    """Write the head as one ONNX file with a card, for the site's own tools; return its SHA-256. It stays private."""
+    part = head_part(agreed.plan)
+    if part is None:
+        raise InputError("the plan asks for no head ([encoder.head] has no share); there is nothing to export.")
+    bank, _ = _public(agreed.plan, part, tools)
+    model = to_onnx(head_network(head.weights), bank.inputs.astype(np.float32), ("features", "embeddings"))
+    spent = accountant.epsilon(accountant.compose(part.events), agreed.plan.privacy.delta)
+    about = {
+        "what": "a site's private head: (n, features) of the plan's public encoder to (n, embeddings) of norm below 1",
+        "not to be given away": "its training was noised for the votes of this site, and for nobody else to hold it",
+        "plan": f"{agreed.plan.name}, SHA-256 {agreed.sha256}",
+        "site": head.about["site"],
+        "training": f"{head.about['steps']} steps of DP-SGD, noise {part.noise_multiplier:.4g} times the clip",
+        "ε of the training alone": f"{spent.epsilon:.4g} at δ = {agreed.plan.privacy.delta:g}",
+    }
+    return write_model(path, model, about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,9 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="Where to train; auto takes a GPU that PyTorch finds.",
 )
+@click.option("--onnx", type=PATH, default=None, help="Write the head here as well, with a card; it stays private.")
 @FORMAT
-def train(plan: Path, data: Path, home: Path, device: str, form: str) -> None:
+def train(plan: Path, data: Path, home: Path, device: str, onnx: Path | None, form: str) -> None:  # noqa: PLR0917 - click passes by name
     """Train the private head that a plan asks for; each step is charged to the site's ledger before its noise.
 
     A call that was killed is resumed by the same call. Needs the extra: pip install 'patevolve[train]'. Voting with the
@@ -42,7 +43,20 @@ def train(plan: Path, data: Path, home: Path, device: str, form: str) -> None:
     if not head.share:
         raise InputError(f"plan {agreed.plan.name!r} asks for no head: [encoder.head] has no share. Nothing to train.")
     found = trained(agreed, data, home, device, quiet=True if form == "json" else None)
+    if onnx is not None:
+        found |= {"onnx": str(onnx), "onnx_sha256": _exported(agreed, home, onnx)}
     say(form, found, "\n".join(_lines(found)))
+
+
+def _exported(agreed: Agreed, home: Path, path: Path) -> str:
+    from patevolve.client.home import open_home  # noqa: PLC0415 - this option alone
+    from patevolve.client.private_head import export_head, head_of  # noqa: PLC0415 - the same
+    from patevolve.shared.tools import tools_of  # noqa: PLC0415 - the same
+
+    head = head_of(open_home(home), agreed)
+    if head is None:
+        raise InputError("the plan asks for no head; there is nothing to export.")
+    return export_head(path, head, agreed, tools_of(agreed.plan))
 
 
 def trained(agreed: Agreed, data: Path, home: Path, device: str, *, quiet: bool | None) -> dict[str, Any]:
@@ -93,4 +107,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"All heads in this ledger cost ε = {found['epsilon_of_heads']:.3g} at δ = {found['delta']:g}.",
         f"Spread of public embeddings {before:.2f} before, {after:.2f} after (0 is a collapse).",
         f"The head stays at the site: {found['path']}",
+        *([f"ONNX, as private as the head: {found['onnx']}"] if "onnx" in found else []),
     ]

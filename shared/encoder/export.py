@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.encoder.contrastive import normalised
 from patevolve.shared.errors import InputError
 from patevolve.shared.files import write_atomic
 
@@ -31,14 +32,14 @@ COSINE: Mapping[Precision, float] = {"fp16": 0.999, "int8": 0.99}  # least mean 
 Arrays = NDArray[np.float32]
 
 
-def to_onnx(network: torch.nn.Module, public: Arrays) -> bytes:
-    """Return the network as an ONNX file of one input "images" with an open batch and one output "features".
+def to_onnx(network: torch.nn.Module, public: Arrays, names: tuple[str, str] = ("images", "features")) -> bytes:
+    """Return the network as an ONNX file of one input with an open batch and one output, of these names.
 
     public: (n, ...) inputs of public records, n >= 2: they fix the shape and are what parity is checked on
 
     Raises InputError without the tools, for parameters that are not finite, or if the file disagrees with the network.
     """
-    model = _exported(network, public)
+    model = _exported(network, public, names)
     check_opset(model)
     _check_parity(network, model, public)
     return model
@@ -62,7 +63,7 @@ def in_precision(model: bytes, precision: Precision, public: Arrays) -> bytes:
     return made
 
 
-def _exported(network: torch.nn.Module, public: Arrays) -> bytes:
+def _exported(network: torch.nn.Module, public: Arrays, names: tuple[str, str]) -> bytes:
     try:
         import onnx  # noqa: F401, PLC0415 - an extra: training alone exports
         import onnxscript  # noqa: F401, PLC0415
@@ -82,8 +83,8 @@ def _exported(network: torch.nn.Module, public: Arrays) -> bytes:
             (torch.from_numpy(public[:2]),),
             dynamo=True,
             opset_version=OPSET,
-            input_names=["images"],
-            output_names=["features"],
+            input_names=[names[0]],
+            output_names=[names[1]],
             dynamic_shapes=({0: batch},),
             external_data=False,
             verbose=False,
@@ -109,6 +110,22 @@ def opset_of(model: bytes) -> int:
     import onnx  # noqa: PLC0415 - an extra
 
     return next((entry.version for entry in onnx.load_from_string(model).opset_import if not entry.domain), 0)
+
+
+def head_network(weights: NDArray[np.float64]) -> torch.nn.Module:
+    """Return a head of weights (k, d) as a network: (n, d) features to (n, k) embeddings of norm below 1."""
+    import torch  # noqa: PLC0415 - heavy
+
+    class Normalised(torch.nn.Module):
+        """The rows as ``contrastive.normalised`` scales them."""
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return normalised(rows)
+
+    linear = torch.nn.Linear(weights.shape[1], weights.shape[0], bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(weights))
+    return torch.nn.Sequential(linear, Normalised()).eval()
 
 
 def check_opset(model: bytes, expected: int = OPSET) -> int:

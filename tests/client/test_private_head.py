@@ -17,11 +17,12 @@ from patevolve.client import study
 from patevolve.client.approved import install_plan
 from patevolve.client.home import open_home
 from patevolve.client.policy import FILE, draft
-from patevolve.client.private_head import HEADS, StepAccount, head_of, steps_left, train_head
+from patevolve.client.private_head import HEADS, StepAccount, export_head, head_of, steps_left, train_head
 from patevolve.client.simulate import simulate, system_noise
 from patevolve.client.station import Station
 from patevolve.client.train_cli import trained
 from patevolve.shared.data.records import Records
+from patevolve.shared.encoder.export import run
 from patevolve.shared.encoder.head import Head, load_head, save_head
 from patevolve.shared.errors import BudgetError, DataError, InputError, PolicyError
 from patevolve.shared.plan import agree
@@ -365,6 +366,17 @@ def test_the_command_trains_shows_the_cost_and_refuses_what_was_not_approved(agr
     json.dumps(found)
     with pytest.raises(PolicyError):
         trained(vary(agreed, {"seed": 2}), data, home.path, "cpu", quiet=True)
+
+
+def test_the_exported_head_is_the_head_and_its_card_names_plan_and_cost(agreed, tools, home, tmp_path):
+    head = Head(weights=np.random.default_rng(0).normal(size=(8, 8)), about={"site": "a", "steps": STEPS})
+    digest = export_head(tmp_path / "head.onnx", head, agreed, tools)
+    model = (tmp_path / "head.onnx").read_bytes()
+    rows = np.random.default_rng(1).normal(size=(5, 8))
+    assert np.abs(run(model, rows.astype(np.float32)) - head.apply(rows)).max() < 1e-4
+    card = (tmp_path / "head.md").read_text(encoding="utf-8")
+    for words in (digest, agreed.sha256, "ε of the training alone | 3 at δ = 0.0001", "not to be given away"):
+        assert words in card
 
 
 def test_an_empty_temperature_is_searched_on_public_data(agreed, tools, records, home):
