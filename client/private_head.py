@@ -132,7 +132,7 @@ def export_head(path: Path, head: Head, agreed: Agreed, tools: Tools) -> str:
         "training": f"{head.about['steps']} steps of DP-SGD, noise {part.noise_multiplier:.4g} times the clip",
         "ε of the training alone": f"{spent.epsilon:.4g} at δ = {agreed.plan.privacy.delta:g}",
     }
-    return write_model(path, model, about)
+    return write_model(path, model, about, mode=0o600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,13 +228,13 @@ def _quantised(model: bytes, public: Arrays) -> bytes:
         return small.read_bytes()
 
 
-def write_model(path: Path, model: bytes, about: Mapping[str, Any]) -> str:
+def write_model(path: Path, model: bytes, about: Mapping[str, Any], *, mode: int = 0o644) -> str:
     """Write the file and a card beside it; return the file's SHA-256.
 
     about: what the card says, such as the plan, ε and δ of its training; JSON values
     """
     digest = hashlib.sha256(model).hexdigest()
-    write_atomic(path, model)
+    write_atomic(path, model, mode=mode)
     rows = "\n".join(
         f"| {name} | {value if isinstance(value, str) else json.dumps(value)} |" for name, value in about.items()
     )

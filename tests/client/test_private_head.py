@@ -374,6 +374,7 @@ def test_the_exported_head_is_the_head_and_its_card_names_plan_and_cost(agreed, 
     model = (tmp_path / "head.onnx").read_bytes()
     rows = np.random.default_rng(1).normal(size=(5, 8))
     assert np.abs(run(model, rows.astype(np.float32)) - head.apply(rows)).max() < 1e-4
+    assert (tmp_path / "head.onnx").stat().st_mode & 0o777 == 0o600
     card = (tmp_path / "head.md").read_text(encoding="utf-8")
     for words in (digest, agreed.sha256, "ε of the training alone | 3 at δ = 0.0001", "not to be given away"):
         assert words in card
