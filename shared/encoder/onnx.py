@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,13 @@ log = logging.getLogger(__name__)
 
 ALIGNMENT = 64
 MOST_FEATURES = 16_384
-EXTERNAL = b"\x0a\x08location"  # the key of a tensor's external file, as protocol buffers write it
+# The key of a tensor's external file, as protocol buffers write it, whichever way its length is written.
+EXTERNAL = re.compile(rb"\x0a(?:\x08|\x88\x80*\x00)location")
+# Operators that draw numbers, and so remember how often they ran. A field 4 of that length holds an operator's name,
+# whichever way its length is written; a layer called "Dropout_3" is none.
+STATEFUL = re.compile(
+    rb"RandomNormal|RandomUniform|Multinomial|Bernoulli|\x22(?:[\x07\x08]|[\x87\x88]\x80*\x00)(?:Dropout|Sampling)"
+)
 OUT_OF_MEMORY = ("allocate memory", "bad alloc", "out of memory")
 GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601-7, section 2.5.1
 Vectors = NDArray[np.float32]
@@ -132,8 +139,9 @@ def open_network(path: Path, device: DeviceProfile) -> Network:
     profile requires, or if onnxruntime does not run on this processor.
     """
     data = path.read_bytes()
-    if EXTERNAL in data:
+    if EXTERNAL.search(data):
         raise PlanError(f"{path.name} keeps weights in another file; expected one file. Export it with its weights.")
+    _check_stateless(data, path.name)
     check_runs(path)
     session = _session(data, path.name, device)
     provider = session.get_providers()[0]
@@ -142,6 +150,18 @@ def open_network(path: Path, device: DeviceProfile) -> Network:
         log.warning("The encoder runs on %s: %s is not to be had here.", provider, device.wanted()[0])
     network = Network(session=session, device=device, provider=provider, shape=_shape(session, path.name))
     return replace(network, features=_features(network, path.name))
+
+
+def _check_stateless(data: bytes, name: str) -> None:
+    """Raise PlanError for a network that may describe an image by how many came before it."""
+    if data[4:8] == b"ORTM":
+        raise PlanError(f"{name} is in onnxruntime's own format; expected ONNX, whose operators can be looked at.")
+    if found := STATEFUL.search(data):  # label: no-state
+        operator = found[0].lstrip(b"\x22\x07\x08\x87\x88\x80\x00").decode()
+        raise PlanError(
+            f"{name} has the operator {operator}, whose numbers depend on how often it ran: one record would change "
+            f"what is said of the others. Export the network for inference."
+        )
 
 
 def check_gpu(device: DeviceProfile, providers: Sequence[str]) -> None:
