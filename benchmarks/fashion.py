@@ -90,6 +90,7 @@ EVOLUTION = {
     "evolution.generations": 5,
     "evolution.mutation": [0.4, 0.3, 0.2, 0.1],
     "evolution.threshold": 1.0,
+    "evolution.jitter": 0.1,
     "evolution.population": 1000,
     "release.samples": 1000,
     "generator.variation": 0.2,  # its duplicates of one pool image differ, as those of its own generators do
@@ -146,7 +147,9 @@ def one(seed: int, options: argparse.Namespace, data: tuple[np.ndarray, ...], fo
 
     def measured(more: dict[str, Any], some: Any, name: str) -> float:
         made = study.make(vary(agreed, changes | more), some, folder / name)
-        return study.judge_made(made, test, JUDGES)["svm"]
+        accuracy = study.judge_made(made, test, JUDGES)["svm"]
+        print(f"<!-- seed {seed}, {name}: {accuracy:.4f} -->", flush=True)
+        return accuracy
 
     alone = dict([next(iter(train.items()))])
     found: dict[str, list[float]] = {name: [] for name in ("patevolve", "one site alone", "Private Evolution")}
@@ -179,7 +182,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             os.environ[assets.FOLDERS] = str(Path(name) / "assets")
             rows.append(one(seed, options, data, Path(name)))
-            print(f"<!-- seed {seed}: {rows[-1]} -->", flush=True)
     print(f"\nAccuracy, {options.private} private images, mean ± sd over {len(options.seeds)} seeds\n")
     print("| trained on | " + " | ".join(f"ε = {epsilon:g}" for epsilon in options.epsilons) + " |")
     print("|---|" + "---|" * len(options.epsilons))
