@@ -133,7 +133,7 @@ def test_a_unit_moves_a_sum_by_at_most_the_lattice(d: int, units: int, seed: int
 )
 def test_a_sum_that_no_clipped_vectors_have_is_refused_before_noise(total: np.ndarray, units: int) -> None:
     class Untouched:
-        def read(self, count: int) -> bytes:
+        def read(self, _: int) -> bytes:
             raise AssertionError("noise was drawn")
 
     with pytest.raises(ParameterError):
