@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 LARGEST = 1e6  # magnitude of an input beyond which something is wrong with it
 REACH = 10.0  # features longer than this are scaled down: ghost norms of longer ones would drown in rounding
 LEAST_CLIP = 0.1  # below it that rounding would no longer be far inside the mechanism's slack
+WIDEST = 4.0  # times the length that the parameters began with: longer ones would amplify rounding beyond the slack
 COLLAPSED = 0.2  # of the first public spread: below it the network maps everything to one place
 
 
@@ -220,6 +221,7 @@ def train(
         )
     clipper: Clipper = (GhostClipping if settings.ghost else PerUnitGradients)(network.to(device), settings.clip)
     vector, plan = flat(network), settings.steps
+    most = WIDEST * max(1.0, float(np.linalg.norm(vector)))
     spreads, taken = [spread(embed(network, bank.inputs, device))], 0
     try:
         for step, stretch in enumerate(plan):
@@ -231,8 +233,8 @@ def train(
                 total = clipped_sum(clipper, objective, chosen, len(vector), settings.physical)
                 noisy = account.release(step, total, len(chosen))
             rate = settings.rate * (1 - 0.9 * step / len(plan))
-            moved = vector - rate / stretch.batch * noisy
-            load_flat(network, finite(moved))
+            moved = _shortened(finite(vector - rate / stretch.batch * noisy), most)
+            load_flat(network, moved)
             spreads.append(spread(embed(network, bank.inputs, device)))
             if not spreads[-1] >= COLLAPSED * spreads[0]:
                 load_flat(network, vector)
@@ -242,6 +244,13 @@ def train(
     finally:
         clipper.close()
     return Trained(vector=vector, steps=taken, spreads=tuple(spreads))
+
+
+def _shortened(vector: Floats, most: float) -> Floats:
+    """Return the parameters, scaled down to length at most ``most``: a function of released values alone."""
+    largest = float(np.abs(vector).max(initial=1.0))  # first, so that no square overflows
+    length = largest * float(np.linalg.norm(vector / largest))
+    return np.asarray(vector * (most / max(length, most)), np.float64)  # label: parameter-length
 
 
 def objective_at(
