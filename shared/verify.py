@@ -21,6 +21,7 @@ from patevolve.shared.privacy.accountant import CONVERSION
 from patevolve.shared.privacy.events import to_record
 from patevolve.shared.privacy.head_part import NAME as HEAD
 from patevolve.shared.privacy.head_part import head_items
+from patevolve.shared.privacy.planner import spend
 from patevolve.shared.release.folder import MANIFEST, SOURCE, read_manifest, verify_manifest
 from patevolve.shared.release.proof import PROOF, Keys, Proven, check_proof
 from patevolve.shared.schedule import schedule
@@ -138,8 +139,11 @@ def _check_quotes(text: str, proven: Proven, where: str) -> None:
 
 
 def _check_schedule(agreed: Agreed, proven: Proven) -> tuple[str, ...]:
-    """Raise ReleaseError unless every charged event is the one that the plan implies for its question."""
-    if not proven.claim.events:
+    """Raise ReleaseError unless the charged events are those that the plan implies: each of them, and no other.
+
+    Teacher labels alone may be missing: a plan can leave it to its planner whether they are asked.
+    """
+    if not (proven.claim.events or spend(agreed.plan) or head_items(agreed.plan)):
         return ()
     try:
         asks = schedule(agreed.plan, tools_of(agreed.plan).encoder.embedding_size)
@@ -152,6 +156,9 @@ def _check_schedule(agreed: Agreed, proven: Proven) -> tuple[str, ...]:
             raise ReleaseError(
                 f"question {name!r} was charged as {to_record(event)}; the plan implies {implied.get(name)}."
             )
+    optional = {"labels"} if agreed.plan.release.labels != "pate" else set()
+    if left := sorted(set(implied) - {name for name, _ in proven.claim.events} - optional):
+        raise ReleaseError(f"{PROOF} leaves out what the plan asks, and its cost: {', '.join(left)}.")
     return ()
 
 
