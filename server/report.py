@@ -12,6 +12,7 @@ from patevolve.shared.files import write_atomic
 from patevolve.shared.finish import charged
 from patevolve.shared.participation import participation
 from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.privacy.head_part import head_events
 from patevolve.shared.report.summary import SiteSummary, report
 from patevolve.shared.report.write import rendered
 from patevolve.shared.runfolder import finite
@@ -20,9 +21,12 @@ NAN = float("nan")
 
 
 def site_summaries(agreed: Agreed, finished: Finished) -> list[SiteSummary]:
-    """Return each site as the coordinator's ledger knows it: what it was asked, and the last head that it signed."""
+    """Return each site as the coordinator's ledger knows it: what it was asked, and the last head that it signed.
+
+    Its ε is that of the questions and of the private head that the plan has each site train before it answers.
+    """
     with finished.folder.open_ledger() as ledger:
-        asked, spent = ledger.questions(), ledger.epsilon(agreed.plan.privacy.delta)
+        asked, spent = ledger.questions(), ledger.epsilon(agreed.plan.privacy.delta, head_events(agreed.plan))
         heads = {site: ledger.trusted_heads(site) for site in finished.institutions.cohort}
     own = tuple(row["question"] for row in asked if row["run"] == finished.institutions.run)
     return [

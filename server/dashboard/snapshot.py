@@ -26,6 +26,7 @@ from patevolve.shared.finish import RELEASE
 from patevolve.shared.participation import answered_by, participation
 from patevolve.shared.plan import Agreed, read_plan
 from patevolve.shared.privacy.global_view import GlobalView, view_global
+from patevolve.shared.privacy.head_part import head_events
 from patevolve.shared.report.diversity import collapse
 from patevolve.shared.runfolder import LEDGER, PLAN, PROGRESS, RunFolder, finite, known_run
 from patevolve.shared.schedule import Ask, schedule
@@ -110,8 +111,15 @@ def _posed(view: GlobalView | None) -> tuple[Mapping[str, Any], ...]:
 
 
 def _spent(run: _Run, site: str | None = None) -> float | None:
-    """Return ε of what was asked, of one site or in all; None if the ledger cannot be read."""
-    return None if run.view is None else run.view.epsilon(run.agreed.plan.privacy.delta, site).epsilon
+    """Return ε of what was asked, of one site or in all, and of the head that a site trains before it answers.
+
+    None if the ledger cannot be read.
+    """
+    if run.view is None:
+        return None
+    asked = any(site in {None, *row["sites"]} for row in run.view.questions)
+    head = head_events(run.agreed.plan) if asked else ()
+    return run.view.epsilon(run.agreed.plan.privacy.delta, site, head).epsilon
 
 
 def _status(path: Path) -> dict[str, Any]:

@@ -219,8 +219,10 @@ class GlobalLedger:
                 found[head.site] = max(found.get(head.site, (-1, "")), (head.seq, text))
         return {site: text for site, (_, text) in found.items()}
 
-    def epsilon(self, delta: float) -> Epsilon:
+    def epsilon(self, delta: float, unseen: Iterable[Event] = ()) -> Epsilon:
         """Return ε at ``delta`` of all recorded questions, for one privacy unit that is held by one site.
+
+        unseen: what each site charges in its own ledger alone, such as its private head
 
         Shared tallies add up; mechanisms local to a site run on disjoint units, so the worst site counts at each
         order. Valid for questions fixed in advance; each site's own filter is what stops adaptive spending.
@@ -233,7 +235,7 @@ class GlobalLedger:
                 local.setdefault(site, []).append((event, n))
         curves = [budget.curve_of(totals) for totals in local.values()]
         worst = np.max(curves, axis=0) if curves else np.zeros_like(shared)
-        return accountant.epsilon(shared + worst, delta)
+        return accountant.epsilon(shared + worst + accountant.compose(list(unseen)), delta)
 
     def questions(self) -> list[dict[str, Any]]:
         """Return the recorded questions in order, as JSON-able mappings with their row numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from patevolve.shared.privacy.accountant import Curve, Epsilon
     from patevolve.shared.privacy.chain import Head
+    from patevolve.shared.privacy.events import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,8 +36,10 @@ class GlobalView:
     questions: tuple[Mapping[str, Any], ...]
     heads: Mapping[str, Head]
 
-    def epsilon(self, delta: float, site: str | None = None) -> Epsilon:
+    def epsilon(self, delta: float, site: str | None = None, unseen: Iterable[Event] = ()) -> Epsilon:
         """Return ε of what ``site`` was asked, or of all that was asked, at ``delta``.
+
+        unseen: what each site charges in its own ledger alone, such as its private head
 
         All: shared tallies add up, and of mechanisms local to a site the worst site counts at each order, as in
         ``GlobalLedger.epsilon``. It bounds what was charged: a site that refused was not.
@@ -46,7 +49,7 @@ class GlobalView:
         sites = {name for row in local for name in row["sites"]} if site is None else {site}
         curves = [_curve([row for row in local if name in row["sites"]]) for name in sites]
         worst = np.max(curves, axis=0) if curves else np.zeros(len(accountant.ORDERS))
-        return accountant.epsilon(_curve(shared) + worst, delta)
+        return accountant.epsilon(_curve(shared) + worst + accountant.compose(list(unseen)), delta)
 
 
 def _curve(rows: list[Mapping[str, Any]]) -> Curve:
