@@ -113,6 +113,8 @@ def in_words(agreed: Agreed, *, reserve: float = 1.0, maximum_message: int = MAX
     cap = f"ε = {privacy.epsilon * reserve:g} at δ = {privacy.delta:g} per {privacy.unit}"
     lines = ["The policy will permit this plan and nothing else. What may leave, each time with noise:"]
     lines += [f"  {kind}: {RELEASES[kind]}" for kind in kinds_asked(agreed.plan)]
+    if agreed.plan.encoder.head.share:
+        lines.append("Charged as well, and kept here: the training of a private head, through which votes are cast.")
     lines += [
         f"Together at most {cap}, for the life of this site's ledger.",
         f"Requests of at most {maximum_message} bytes, of at least {least} sites, under {privacy.trust!r}.",
