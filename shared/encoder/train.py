@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 Floats = NDArray[np.float64]
-LARGEST = 1e6  # magnitude of an input beyond which something is wrong with it
+# Magnitude of an input beyond which something is wrong. No public network with its statistics reaches it: which records
+# a site holds never decides whether it trains.
+LARGEST = 1e100
 REACH = 10.0  # features longer than this are scaled down: ghost norms of longer ones would drown in rounding
 LEAST_CLIP = 0.1  # below it that rounding would no longer be far inside the mechanism's slack
 WIDEST = 4.0  # times the length that the parameters began with: longer ones would amplify rounding beyond the slack

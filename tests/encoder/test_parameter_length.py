@@ -8,7 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from patevolve.shared.encoder.dpsgd import GhostClipping, load_flat  # noqa: E402
+from patevolve.shared.encoder.fitted import LARGEST as LARGEST_STATISTIC  # noqa: E402
 from patevolve.shared.encoder.train import (  # noqa: E402
+    REACH,
     WIDEST,
     Bank,
     Settings,
@@ -94,3 +96,11 @@ def test_a_moderate_rate_is_left_as_it_is():
     found = [train(identity(D), between(flattened(1.0)), bank(), STEEP, Noisy()).vector for _ in range(2)]
     assert np.array_equal(*found)
     assert np.linalg.norm(found[0]) < WIDEST * D**0.5
+
+
+def test_no_feature_that_public_files_can_make_keeps_a_site_from_training():
+    """The largest float32 times the largest statistics: a site that refused would tell that it has such a record."""
+    views = np.ones((2, 3, D))
+    views[:, 1] = float(np.finfo(np.float32).max) * LARGEST_STATISTIC * 16_384
+    units = units_of(views, np.zeros(3, int), np.array(list("abc")), 2)
+    assert np.linalg.norm(units.views, axis=-1).max() <= REACH * (1 + 1e-12)
