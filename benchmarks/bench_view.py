@@ -36,6 +36,10 @@ from it. A ratio's two sides are timed in turn in one process, and the ratio is 
 slows both. Seconds and MiB are what this machine showed; they stand here only where a goal is given in them. *Range*
 is the least and the greatest of the repeats; a goal is *reached* when the middle one keeps it, *in part* when the
 middle one keeps it and some repeat does not.
+
+Where a run of yours spends its time: `patevolve demo`, `local` and `simulate` write a flame graph with `--flamegraph FILE`
+(`pip install 'patevolve[profile]'`), JSON for speedscope.app and other viewers of that format. It names functions and times
+of one process, no values; since times depend on private records it is a site's own, like its ledger.
 """
 
 

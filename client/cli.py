@@ -15,7 +15,7 @@ from patevolve.client import policy as policies
 from patevolve.client.approved import install_plan
 from patevolve.client.audit_cli import audit_command, sweep_command
 from patevolve.client.device import chosen
-from patevolve.client.device_cli import device_options
+from patevolve.client.device_cli import device_options, flamegraph_option
 from patevolve.client.inspect_cli import inspect
 from patevolve.client.simulate import load_records, open_sites, simulate
 from patevolve.client.stored_index import embed_data, index_key, sites_of
@@ -51,6 +51,7 @@ def commands() -> list[click.Command]:
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed (default runs/NAME-...).")
 @click.option("--deployed", is_flag=True, help="One run of heart over a network of processes on this machine.")
 @click.option("--selections", is_flag=True, help="Measure every selection beside the plan's own, within the same ε.")
+@flamegraph_option
 @FORMAT
 def demo(
     name: str,
@@ -97,6 +98,7 @@ def demo(
 @click.option("--out", type=PATH, default=None, help="Run folder, new or to be resumed.")
 @click.option("--index", type=PATH, default=None, help="Embed data too large for memory into this folder, once.")
 @device_options
+@flamegraph_option
 @FORMAT
 def local(  # noqa: PLR0917 - click passes by name
     plan: Path,
@@ -147,6 +149,7 @@ def local(  # noqa: PLR0917 - click passes by name
     help="This process, or Flower's simulation engine (Ray): pip install 'patevolve[cluster]'.",
 )
 @device_options
+@flamegraph_option
 @FORMAT
 def simulated(  # noqa: PLR0917 - click passes by name
     plan: Path,

@@ -1,8 +1,10 @@
-"""The options that name a device profile, and what ``client doctor --profile`` prints."""
+"""Options about the machine that a command runs on, and what ``client doctor --profile`` prints."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from patevolve.client.device import chosen
+from patevolve.client.flamegraph import sampled
 from patevolve.shared.cli import say
 from patevolve.shared.encoder.device import profile_text
 
@@ -19,10 +22,29 @@ PROFILE = click.option(
 )
 REQUIRE_GPU = click.option("--require-gpu", is_flag=True, help="Refuse to run the plan's network on the CPU.")
 
+FLAMEGRAPH = click.option(
+    "--flamegraph",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write where the time goes: JSON for speedscope.app or any viewer of its format. For the site alone.",
+)
+
 
 def device_options(command: F) -> F:
     """Add --profile and --require-gpu to a command."""
     return PROFILE(REQUIRE_GPU(command))
+
+
+def flamegraph_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --flamegraph to a command; the file is written also when the command ends with an error."""
+
+    @functools.wraps(command)
+    def watched(*positions: Any, flamegraph: Path | None, **names: Any) -> None:
+        with contextlib.nullcontext() if flamegraph is None else sampled(flamegraph):
+            command(*positions, **names)
+
+    return FLAMEGRAPH(watched)
 
 
 def examine_device(home: Path, named: str | None, network: Path | None, form: str, *, require_gpu: bool) -> None:
