@@ -98,8 +98,7 @@ class Inquiry:
     def _record(self, asks: Sequence[tuple[Ask, str]]) -> None:
         """Put questions on record before they leave."""
         keys = self.institutions.public_keys
-        for site, key in keys.items():
-            self.ledger.register_site(site, key)
+        self.ledger.register_sites(keys)
         for ask, sha256 in asks:
             self.ledger.record_question(
                 plan_sha256=self.agreed.sha256,

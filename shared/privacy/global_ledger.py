@@ -120,15 +120,25 @@ class GlobalLedger:
 
     def register_site(self, site: str, public_key: str) -> None:
         """Record a site's public key, learnt by a way that the site trusts. Raises LedgerError for a second key."""
-        body = {"site": label(site=site), "public_key": sha256(public_key=public_key)}
+        self.register_sites({site: public_key})
+
+    def register_sites(self, keys: Mapping[str, str]) -> None:
+        """Record a cohort's public keys by site, in one transaction: all or none; known ones are left as they are.
+
+        The rows, one for each new site in the order of ``keys``, are those of ``register_site`` one by one.
+        """
+        bodies = {
+            site: canonical({"site": label(site=site), "public_key": sha256(public_key=key)})
+            for site, key in keys.items()
+        }
         with self._chain.transaction():
-            known = self._chain.rows("SELECT public_key FROM sites WHERE site = ?", (site,))
-            if known == [(public_key,)]:
-                return
-            if known:
-                raise LedgerError(f"site {site!r} is registered with another key; register it under a new name")
-            self._chain.append(SITE, canonical(body))
-            self._chain.write("INSERT INTO sites VALUES (?, ?)", (site, public_key))
+            known = dict(self._chain.rows("SELECT site, public_key FROM sites"))
+            for site, body in bodies.items():
+                if site not in known:
+                    self._chain.append(SITE, body)
+                    self._chain.write("INSERT INTO sites VALUES (?, ?)", (site, keys[site]))
+                elif known[site] != keys[site]:
+                    raise LedgerError(f"site {site!r} is registered with another key; register it under a new name")
 
     def record_question(
         self,

@@ -165,6 +165,35 @@ def test_a_site_keeps_its_key(hub, sites, tmp_path):
             hub.register_site(site, key)
 
 
+def test_a_cohort_is_registered_as_its_sites_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.urandom", bytes)  # the same id, so that the chains can be equal
+    keys = {f"site {number}": create_identity(tmp_path / f"{number}.pem").public_key for number in range(9)}
+    with (
+        GlobalLedger.create(tmp_path / "one.sqlite", coordinator="hub") as one,
+        GlobalLedger.create(tmp_path / "all.sqlite", coordinator="hub") as whole,
+    ):
+        for site, key in keys.items():
+            one.register_site(site, key)
+        whole.register_sites(dict(list(keys.items())[:4]))
+        whole.register_sites(keys)  # four are known by now
+        assert whole.head() == one.head()  # the digest of the last row stands for every byte before it
+        assert whole.rows() == one.rows()
+        whole.register_sites(keys)
+        assert whole.head() == one.head()
+    assert verify_global(tmp_path / "all.sqlite").head == verify_global(tmp_path / "one.sqlite").head
+
+
+def test_one_foreign_key_leaves_the_whole_cohort_out(hub, sites, tmp_path):
+    before, other = hub.rows(), create_identity(tmp_path / "new.pem").public_key
+    with pytest.raises(LedgerError, match="another key"):
+        hub.register_sites({"east": "00" * 32, "north": other})
+    with pytest.raises(ParameterError):
+        hub.register_sites({"east": "00" * 32, "west": "zz"})
+    assert hub.rows() == before
+    hub.register_sites({"east": "00" * 32})  # it was not taken for known
+    assert len(hub.rows()) == len(before) + 1
+
+
 def test_it_continues_after_a_restart(hub, sites, tmp_path):
     ask(hub)
     before = hub.epsilon(DELTA)
