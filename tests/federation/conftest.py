@@ -248,7 +248,7 @@ class Town:
             return collections.Counter(charge.key.question_sha256 for charge in ledger.charges())
 
     def tree(self, *parts: str) -> dict[str, bytes]:
-        """Return every file below a folder but a release's proof, which holds keys and digests of this run's ledgers."""
+        """Return every file below a folder but a release's proof, which holds keys and digests of ledgers."""
         folder = self.place.joinpath(*parts)
         files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "proof.json")
         return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
