@@ -7,6 +7,7 @@ events, the sites' public keys and signed heads; a head tells no value of an ans
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -29,10 +30,10 @@ from patevolve.shared.release.folder import PROOF
 
 __all__ = ["PROOF", "Claim", "Keys", "Proven", "Signer", "check_proof", "read_keys", "write_proof"]
 
-FORMAT = "patevolve-proof/1"
+FORMAT = "patevolve-proof/2"
 ROUNDING = 1e-6  # relative; other builds of the accountant's arithmetic may differ in the last digits
 Role = Literal["coordinator", "site"]
-_CONTEXT = b"patevolve release proof 1\n"  # keeps a signature over a proof from being one over anything else
+_CONTEXT = b"patevolve release proof 2\n"  # keeps a signature over a proof from being one over anything else
 _HEX = re.compile(r"[0-9a-f]{128}")  # one spelling: a letter in upper case would be another file
 
 
@@ -111,7 +112,8 @@ def write_proof(
 
 
 def _signed_bytes(body: Mapping[str, Any]) -> bytes:
-    return _CONTEXT + canonical(body).encode("ascii")
+    # The digest, not the body: every site signs, and a body grows with the sites, so that all would grow by the square.
+    return _CONTEXT + hashlib.sha256(canonical(body).encode("ascii")).digest()
 
 
 def check_proof(data: bytes, agreed: Agreed, keys: Keys | None) -> Proven:

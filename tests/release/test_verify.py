@@ -334,7 +334,8 @@ def test_a_coordinator_signs_alone(made: Path, folder: Path, tmp_path: Path) -> 
     forger = Forger(place=made, folder=folder, agreed=agree(PLAN))
     forger.sign(names=())
     value = json.loads((folder / "proof.json").read_text(encoding="utf-8"))
-    signed = identity.key.sign(b"patevolve release proof 1\n" + canonical(value["body"]).encode())
+    digest = hashlib.sha256(canonical(value["body"]).encode()).digest()
+    signed = identity.key.sign(b"patevolve release proof 2\n" + digest)
     one = {"role": "coordinator", "name": "coordinator", "public_key": identity.public_key, "signature": signed.hex()}
 
     def write(**changes: str) -> None:
@@ -402,7 +403,7 @@ def test_no_release_and_an_unreadable_file_are_said_plainly(tmp_path: Path, fold
 
 
 def test_hostile_proofs_are_refused_with_one_kind_of_error(folder: Path) -> None:
-    for data in (b"", b"{}", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format":"patevolve-proof/2"}\n', b"1e999\n"):
+    for data in (b"", b"{}", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format":"patevolve-proof/1"}\n', b"1e999\n"):
         (folder / "proof.json").write_bytes(data)
         with pytest.raises(ReleaseError):
             verify_release(folder)
