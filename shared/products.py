@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+BLOCK = 2**17  # coordinates of private rows made whole at a time: they stay in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,7 +31,8 @@ def pool_of(vectors: Floats) -> Pool:
     """Return public vectors (P, d) ready for any number of ``products``."""
     # |q| ≤ 2^bits on both sides, so every partial sum of d products is an integer of at most 2^52: exact in a double.
     bits = (52 - math.ceil(math.log2(max(vectors.shape[1], 1)))) // 2
-    whole, exponent = _snapped(vectors, bits, np.abs(_finite(vectors)).max(initial=0.0))
+    finite = _finite(vectors)
+    whole, exponent = _snapped(finite, bits, np.abs(finite).max(initial=0.0))
     return Pool(whole=whole, exponent=exponent, bits=bits)
 
 
@@ -41,17 +43,20 @@ def products(rows: Floats, pool: Floats | Pool) -> Floats:
     as 0.
     """
     right = pool if isinstance(pool, Pool) else pool_of(pool)
-    left, up = _snapped(rows, right.bits, np.abs(_finite(rows)).max(axis=1, initial=0.0)[:, None])
-    scaled: Floats = left @ right.whole.T
-    scaled *= np.ldexp(1.0, up + right.exponent - 2 * right.bits)  # label: exact-products
+    scaled, step = np.empty((len(rows), len(right.whole))), max(1, BLOCK // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        finite, some = _finite(rows[start : start + step]), scaled[start : start + step]
+        left, up = _snapped(finite, right.bits, np.abs(finite).max(axis=1, initial=0.0)[:, None])
+        np.matmul(left, right.whole.T, out=some)
+        some *= np.ldexp(1.0, up + right.exponent - 2 * right.bits)  # label: exact-products
     return scaled
 
 
 def _finite(values: Floats) -> Floats:
-    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 def _snapped(values: Floats, bits: int, largest: Floats | np.float64) -> tuple[Floats, NDArray[np.int32]]:
-    """Return whole numbers of at most 2^bits and the power of two by which they were scaled."""
+    """Return whole numbers of at most 2^bits and the power of two by which finite values were scaled."""
     _, exponent = np.frexp(largest)
-    return np.rint(np.ldexp(_finite(values), bits - exponent)), exponent
+    return np.rint(np.ldexp(values, bits - exponent)), exponent

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from patevolve.shared.products import products
+from patevolve.shared.products import BLOCK, products
 
 VALUES = st.floats(-1e6, 1e6)
 
@@ -61,3 +61,12 @@ def test_a_hostile_row_spoils_no_other():
 def test_no_rows_and_no_columns():
     assert products(np.zeros((0, 3)), np.eye(3)).shape == (0, 3)
     assert products(np.zeros((2, 0)), np.zeros((4, 0))).tolist() == [[0.0] * 4] * 2
+
+
+def test_blocks_of_rows_leave_no_seam():
+    rng = np.random.default_rng(2)
+    rows, pool = rng.normal(size=(300, 1000)), rng.normal(size=(5, 1000))
+    assert len(rows) > 2 * (BLOCK // rows.shape[1])  # three blocks
+    whole = products(rows, pool)
+    for i in range(len(rows)):
+        assert products(rows[i : i + 1], pool).tobytes() == whole[i].tobytes()
