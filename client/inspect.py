@@ -19,7 +19,7 @@ from patevolve.shared.data.names import is_there, shown
 from patevolve.shared.data.parquet import Cells, pieces
 from patevolve.shared.data.records import Records
 from patevolve.shared.data.survey import SiteCount, Survey, Surveyor
-from patevolve.shared.data.target import target_of
+from patevolve.shared.data.target import doubts, target_of
 from patevolve.shared.errors import DataError
 from patevolve.shared.plan import Data, Plan
 from patevolve.shared.privacy import advice, odds
@@ -200,7 +200,7 @@ def _read_npz(path: Path, data: Data, layout: Layout, surveyor: Surveyor, tick: 
             )
         unit = cells[layout.unit][row] if layout.unit else ""
         site = cells[layout.site][row] if layout.site else ""
-        surveyor.note(["doubt: one grey level only"] if image.min() == image.max() else [])
+        surveyor.note(doubts(image, image))
         surveyor.add_images([image], label=known[label], unit=unit, site=site)
     tick()
 

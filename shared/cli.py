@@ -310,16 +310,18 @@ def list_command(form: str) -> None:
 @click.option("--width", type=click.IntRange(8, 1024), default=None, help="Pixels, as the height.")
 @click.option("--fit", type=click.Choice(["exact", "pad", "crop", "stretch"]), default="exact", show_default=True,
     help="How images of another size become that size.")  # fmt: skip
+@click.option("--channels", type=click.Choice(["1", "3"]), default="1", show_default=True, help="1: grey; 3: RGB.")
 @FORMAT
-def pool_command(images: Path, out: Path, form: str, **size: Any) -> None:
+def pool_command(images: Path, out: Path, form: str, channels: str, **size: Any) -> None:
     """Make a pool of public unlabelled IMAGES (a folder or an NPZ file) and keep it under the SHA-256 that names it."""
     from tqdm import tqdm  # noqa: PLC0415 - as below
 
     from patevolve.shared import pools  # noqa: PLC0415 - reads images and compares them all: this command alone
 
-    target = pools.target(**size)
+    target = pools.target(**size, channels=int(channels))
     with tqdm(desc="pool", unit="image", disable=True if form == "json" else None) as bar:
-        write_atomic(out, pools.build(pools.read_public(images, target, bar.update), bar.update))
+        public = pools.read_public(images, target, bar.update, channels=int(channels))
+        write_atomic(out, pools.build(public, bar.update))
     kept = assets.add(out)
     say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
 

@@ -94,7 +94,9 @@ def pictures(population: Population, plan: Plan, tools: Tools) -> str:
         shown = own.pick(np.linspace(0, len(own) - 1, GALLERY).astype(np.int64))
         rows.append(np.concatenate(list(tools.generator.render(shown.genomes, shown.classes)), axis=1))
     buffer = io.BytesIO()
-    Image.fromarray(255 - np.concatenate(rows, axis=0)).save(buffer, "PNG", optimize=True)
+    page = np.concatenate(rows, axis=0)
+    # Grey is shown as ink on paper; colours are shown as they are.
+    Image.fromarray(255 - page if plan.data.channels == 1 else page).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -82,7 +82,8 @@ class Sites:
 class Data:
     """What a record is: its kind, its class column, its unit, and the public schema or image target.
 
-    height, width:  every image becomes one of this size, in grey levels 0 to 255
+    height, width:  every image becomes one of this size, with levels 0 to 255
+    channels:       1: grey, to which colour is converted; 3: RGB, in which grey is repeated
     fit:            images of another size are refused ("exact"), padded with black to the shape, cropped to it around
                     the middle, or stretched; then resampled
     value_range:    (low, high) of the source that become black and white; empty: DICOM's own window, or the whole
@@ -99,6 +100,7 @@ class Data:
     columns: tuple[Column, ...] = ()
     height: int = 0
     width: int = 0
+    channels: int = 1
     fit: Literal["exact", "pad", "crop", "stretch"] = "exact"
     value_range: tuple[float, ...] = ()
     frames: Literal["refuse", "first", "middle", "all"] = "refuse"
@@ -126,11 +128,22 @@ class Data:
             raise PlanError(f"data.height/width = {self.height}/{self.width} found; expected 8 to 1024 pixels each.")
         _check_target(self)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an image: (height, width), or (height, width, 3) in colour."""
+        return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
+
 
 def _check_target(data: Data) -> None:
     """Refuse a range that maps nothing, and settings of images for a table."""
-    if data.kind == "table" and (data.fit, data.value_range, data.frames) != ("exact", (), "refuse"):
-        raise PlanError("data.fit, value_range and frames are for kind = 'image'. Remove them.")
+    if data.kind == "table" and (data.channels, data.fit, data.value_range, data.frames) != (1, "exact", (), "refuse"):
+        raise PlanError("data.channels, fit, value_range and frames are for kind = 'image'. Remove them.")
+    if data.channels not in (1, 3):
+        raise PlanError(f"data.channels = {data.channels} found; expected 1 (grey) or 3 (RGB).")
+    if data.channels == 3 and data.value_range:
+        raise PlanError(
+            "data.value_range with channels = 3 found; it is for grey: colours have their type's. Remove it."
+        )
     bounds = [checks.finite(value_range=bound) for bound in data.value_range]
     if bounds and not (len(bounds) == 2 and bounds[0] < bounds[1]):
         raise PlanError(f"data.value_range = {bounds} found; expected the two values that become black and white.")
@@ -193,6 +206,7 @@ GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first bein
     "table": ("tabular",),
     "image": ("simulator", "pool", "vqvae", "diffusers"),
 }
+GREY_ONLY = frozenset({"simulator", "vqvae"})  # kinds that draw no colours
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
 MAY_HAVE_FILES = frozenset({"simulator"})  # kinds that work without one too
 
@@ -446,12 +460,7 @@ class Plan:
         _check_questions(self)
         if self.islands is not None:
             _check_islands(self, self.islands)
-        expected = GENERATORS[self.data.kind]
-        if self.generator.kind not in expected:
-            raise PlanError(
-                f"generator.kind = {self.generator.kind!r} found; data of kind {self.data.kind!r} needs "
-                f"{' or '.join(map(repr, expected))}."
-            )
+        _check_generator(self.data, self.generator.kind)
         if self.data.kind == "table" and dataclasses.replace(self.encoder, pairs=0.0) != Encoder():
             raise PlanError("[encoder] is for images; a table is encoded by its public schema. Keep pairs at most.")
         if self.encoder.pairs and sum(column.levels > 1 for column in self.data.columns) < 2:
@@ -471,6 +480,19 @@ class Plan:
             raise PlanError(
                 f"delta = {self.privacy.delta} found; expected below 1/n = {1.0 / n:.2g} for {n} expected units."
             )
+
+
+def _check_generator(data: Data, kind: str) -> None:
+    expected = GENERATORS[data.kind]
+    if kind not in expected:
+        raise PlanError(
+            f"generator.kind = {kind!r} found; data of kind {data.kind!r} needs {' or '.join(map(repr, expected))}."
+        )
+    if data.channels == 3 and kind in GREY_ONLY:
+        raise PlanError(
+            f"generator.kind = {kind!r} with data.channels = 3 found; it draws grey images alone. Use 'pool' or "
+            f"'diffusers', or channels = 1."
+        )
 
 
 def _check_cohort(plan: Plan) -> None:

@@ -25,12 +25,15 @@ BLOCK = 256  # images whose distances to the whole pool are in memory at once
 Images = NDArray[np.uint8]
 
 
-def read_public(path: Path, target: Target | None, watch: Callable[[int], None] = lambda _: None) -> Images:
-    """Return the public images (n, height, width) uint8 in an NPZ file, or in a folder with all its folders.
+def read_public(
+    path: Path, target: Target | None, watch: Callable[[int], None] = lambda _: None, *, channels: int = 1
+) -> Images:
+    """Return the public images in an NPZ file, or in a folder with all its folders: uint8 of one shape.
 
-    path:    an NPZ file holds the array ``images``; a folder's files are taken in the order of their paths
-    target:  how files of any size become one; None: the NPZ file's own shape, and for a folder an error
-    watch:   called with 1 after each file
+    path:      an NPZ file holds the array ``images``; a folder's files are taken in the order of their paths
+    target:    how files of any size become one; None: the NPZ file's own shape, and for a folder an error
+    watch:     called with 1 after each file
+    channels:  1: (n, height, width); 3: (n, height, width, 3); as the target's, if there is one
 
     Raises DataError for what cannot be read or holds no image.
     """
@@ -43,22 +46,26 @@ def read_public(path: Path, target: Target | None, watch: Callable[[int], None] 
             images = file["images"]
     except (OSError, ValueError, EOFError, KeyError) as reason:
         raise DataError(f"{path} cannot be read as a folder, or as an NPZ file with images ({reason}).") from reason
-    if images.dtype != np.uint8 or images.ndim != 3 or len(images) < 2:
-        raise DataError(f"{path}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 2, height, width).")
-    if target is not None and images.shape[1:] != (target.height, target.width):
+    inner = () if channels == 1 else (channels,)
+    if images.dtype != np.uint8 or images.ndim != 3 + len(inner) or images.shape[3:] != inner or len(images) < 2:
+        wanted = ", ".join(["n ≥ 2", "height", "width", *map(str, inner)])
+        raise DataError(f"{path}: images {images.dtype} {images.shape} found; expected uint8 ({wanted}).")
+    if target is not None and images.shape[1:3] != (target.height, target.width):
         raise DataError(
             f"{path}: images {images.shape[1:]} found; expected {target.height} × {target.width}. Leave the size out."
         )
     return np.asarray(images, np.uint8)
 
 
-def target(height: int | None, width: int | None, fit: Literal["exact", "pad", "crop", "stretch"]) -> Target | None:
+def target(
+    height: int | None, width: int | None, fit: Literal["exact", "pad", "crop", "stretch"], channels: int = 1
+) -> Target | None:
     """Return the size that images become, None without one. Raises InputError for half a size."""
     if height is None or width is None:
         if height is not width:
             raise InputError("one of --height and --width found; expected both, or neither for an NPZ file.")
         return None
-    return Target(height=height, width=width, fit=fit)
+    return Target(height=height, width=width, channels=channels, fit=fit)
 
 
 def _read_folder(path: Path, target: Target, watch: Callable[[int], None]) -> Images:

@@ -53,7 +53,7 @@ class Generator(Protocol):
         """Return one child per pair."""
 
     def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the candidates' values: (P, columns) int64 codes or (P, height, width) uint8 pixels."""
+        """Return the candidates' values: (P, columns) int64 codes or (P, height, width[, 3]) uint8 pixels."""
 
 
 class Encoder(Protocol):

@@ -146,7 +146,7 @@ def _card(release: Path, agreed: Agreed, dimension: int, fmt: str) -> str:
         "layout": f"`{LAYOUT}` names each: 1 where the column has that level, else 0." if table else "",
         "records": "(n, columns) codes of patevolve.shared.schema.encode_column"
         if table
-        else f"(n, {plan.data.height}, {plan.data.width}) grey levels 0 to 255",
+        else f"(n, {', '.join(map(str, plan.data.shape))}) {_levels_of(plan)} 0 to 255",
         "output": outputs[fmt],
         "classes": ", ".join(_plain(label) for label in plan.data.classes),
         "sha256": agreed.sha256,
@@ -156,6 +156,10 @@ def _card(release: Path, agreed: Agreed, dimension: int, fmt: str) -> str:
         "layout_file": f"- `{LAYOUT}`: what each feature is.\n" if table else "",
     }
     return CARD_TEXT.format(**values)
+
+
+def _levels_of(plan: Plan) -> str:
+    return "grey levels" if plan.data.channels == 1 else "levels of red, green and blue,"
 
 
 def _use(plan: Plan) -> str:

@@ -100,13 +100,11 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
         case "simulator":
             return Simulator(glyphs=data.classes, side=data.height, asset=named.asset, variation=named.variation)
         case "pool":
-            return pool.load(named.asset, (data.height, data.width), named.variation)
+            return pool.load(named.asset, data.shape, named.variation)
         case "vqvae":
             return vqvae.load(named.asset, data.classes, (data.height, data.width))
         case "diffusers":
-            return diffusion.load(
-                named.asset, data.classes, named.prompts, shape=(data.height, data.width), steps=named.steps
-            )
+            return diffusion.load(named.asset, data.classes, named.prompts, shape=data.shape, steps=named.steps)
 
 
 def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
@@ -126,7 +124,7 @@ def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, 
 
 
 def _public(data: Data, generator: Generator, seed: int, each: int) -> NDArray[np.uint8]:
-    """Return (classes × each, height, width) public images, the generator's own draws."""
+    """Return (classes × each, ...) public images of the plan's shape, the generator's own draws."""
     images = []
     for cls in range(len(data.classes)):
         genomes = generator.draw(stream(seed, "public images", cls), cls, each)

@@ -123,6 +123,7 @@ CONTRADICTIONS = [
     ([("data", "hold_out", "0.0")], ["questions.score needs data.hold_out"]),
     ([("data", "kind", '"image"')], ["8 to 1024"]),
     ([("data", "kind", '"image"'), ("data", "height", "8"), ("data", "width", "8")], ["generator.kind", "'simulator'"]),
+    ([("data", "channels", "3")], ["data.channels", "kind = 'image'"]),
     ([("generator", "kind", '"simulator"')], ["needs 'tabular'"]),
     ([("questions.counts", "share", "0.2")], ["add up to 1.1", "Lower one"]),
     ([("questions.counts", "share", "-0.1")], ["share", ">= 0"]),

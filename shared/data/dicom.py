@@ -177,7 +177,8 @@ def _meaning(dataset: FileDataset, stored: NDArray[Any], target: Target) -> tupl
     if stored.ndim == 3:
         bits = int(dataset.get("BitsStored") or dataset.BitsAllocated)
         span = (0.0, float(2**bits - 1)) if bits <= 16 else None
-        return Frame(values=stored, span=span), []
+        told = kind.startswith("YBR") and target.channels == 3  # done by pydicom; on the way to grey it is part of that
+        return Frame(values=stored, span=span), ["YBR to RGB"] * told
     return _grey(dataset, stored, target, invert=kind == "MONOCHROME1")
 
 

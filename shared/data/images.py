@@ -47,6 +47,7 @@ OTHER_FORMATS = frozenset(
         ".hdr",
     }
 )
+GREYS = ("1", "L", "LA", "La")
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 # What the decoders raise on damaged, truncated or hostile files.
 UNREADABLE = (
@@ -149,13 +150,13 @@ def _pages(image: Image.Image, target: Target, where: str) -> tuple[list[Frame],
     for number in choose_frames(int(getattr(image, "n_frames", 1)), target, where):
         if number:
             image.seek(number)
-        frame, own = _one(image, where)
+        frame, own = _one(image, where, colour=target.channels == 3)
         frames.append(frame)
         steps += own
     return frames, steps
 
 
-def _one(image: Image.Image, where: str) -> tuple[Frame, list[str]]:
+def _one(image: Image.Image, where: str, *, colour: bool) -> tuple[Frame, list[str]]:
     from PIL import ImageOps  # noqa: PLC0415 - as above
 
     turned = image.getexif().get(0x0112, 1) not in (0, 1)
@@ -173,7 +174,9 @@ def _one(image: Image.Image, where: str) -> tuple[Frame, list[str]]:
     values = np.asarray(upright)
     if values.dtype == np.int32 and image.format == "PNG":  # 16 bits, as some versions of Pillow read them
         values = values.astype(np.uint16)
-    if values.ndim == 3 and (values == values[:, :, :1]).all():
+    if values.ndim == 3 and colour and mode in GREYS:  # grey that transparency made RGB on the way
+        values = values[:, :, 0]
+    if values.ndim == 3 and not colour and (values == values[:, :, :1]).all():
         return Frame(values=values[:, :, 0], span=None), [*steps, "grey stored as colour"]
     if image.format == "TIFF" and image.tag_v2.get(262) == 0 and mode.startswith("I"):  # type: ignore[attr-defined]  # TIFF images have it
         return Frame(values=values, span=None, invert=True), [*steps, "white is zero"]

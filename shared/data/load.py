@@ -211,13 +211,14 @@ def read_npz(path: Path, layout: Layout) -> dict[str, NDArray[np.generic]]:
 
 def npz_images(path: Path, images: NDArray[np.generic], target: Target) -> NDArray[np.uint8]:
     """Return the images of an NPZ file as the target wants them; only what the plan declares is converted."""
-    shape = (target.height, target.width)
+    shape = target.shape
     whole = images.dtype == np.uint8 or (target.value_range and images.dtype.kind in "uif")
-    sized = images.ndim == 3 and len(images) > 0 and (images.shape[1:] == shape or target.fit != "exact")
+    like = images.ndim == len(shape) + 1 and images.shape[3:] == shape[2:]  # grey stays grey, and RGB RGB
+    sized = like and len(images) > 0 and (images.shape[1:] == shape or target.fit != "exact")
     if not (whole and sized):
         raise DataError(
-            f"{shown(path.name)}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 1, {shape[0]}, "
-            f"{shape[1]}), or the plan's data.value_range and data.fit for others."
+            f"{shown(path.name)}: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 1, "
+            f"{', '.join(map(str, shape))}), or the plan's data.value_range and data.fit for others."
         )
     if images.dtype == np.uint8 and images.shape[1:] == shape and not target.value_range:
         return np.asarray(images, np.uint8)

@@ -21,8 +21,11 @@ EXTRA = "pip install 'patevolve[nifti]'"
 def read_nifti(path: Path, target: Target, where: str) -> tuple[list[Frame], list[str]]:
     """Return the slices that the plan's rule chooses and the steps taken.
 
-    Raises DataError for a file of other than three dimensions, without an orientation, or not of real numbers.
+    Raises DataError for a file of other than three dimensions, without an orientation, or not of real numbers, and
+    under a target in colour: a volume holds one number per voxel, which is no shade of anything.
     """
+    if target.channels == 3:
+        raise DataError(f"{where}: a NIfTI volume found, which has no colour. Agree on data.channels = 1 in the plan.")
     try:
         import nibabel as nib  # noqa: PLC0415 - an extra
     except ImportError as reason:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.data.target import resample
+from patevolve.shared.data.target import grey_of, resample
 
 NEAR = 3  # signs of 64; four bands of 16 bits find every such pair, since one band of it is then equal
 MOST_PAIRS = 20_000  # images of one band compared with one another
@@ -226,8 +226,8 @@ def row_hashes(values: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def fingerprint(image: NDArray[np.uint8]) -> int:
-    """Return the difference hash of an image: 64 signs."""
-    cells = resample(image.astype(np.float64), 8, 9)
+    """Return the difference hash of an image, in colour of its luminance: 64 signs."""
+    cells = resample(grey_of(image).astype(np.float64), 8, 9)
     bits = (cells[:, 1:] - cells[:, :-1] > 0.5).ravel()  # half a grey level: flat areas stay flat under rounding
     return int.from_bytes(np.packbits(bits).tobytes(), "little")
 

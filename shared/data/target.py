@@ -14,27 +14,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.errors import DataError
+from patevolve.shared.luminance import GREY, luminance
 from patevolve.shared.plan import Data
 
 MOST_PIXELS = 100_000_000  # of one frame: larger ones are refused before they are decoded
+RANGELESS = "A plan in colour declares no range: convert the file to 8 or 16 bits."
+REPEATED = "grey repeated in red, green and blue"
 FEW_LEVELS = 16  # an image of 16 bits that ends with fewer grey levels has most likely lost its content
-GREY = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601-7, section 2.5.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What every image becomes: (height, width) uint8 grey levels. The fields are those of the plan's data section."""
+    """What every image becomes: (height, width) uint8 grey levels, or (height, width, 3) in colour.
+
+    The fields are those of the plan's data section.
+    """
 
     height: int
     width: int
+    channels: int = 1
     fit: Literal["exact", "pad", "crop", "stretch"] = "exact"
     value_range: tuple[float, ...] = ()
     frames: Literal["refuse", "first", "middle", "all"] = "refuse"
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an image."""
+        return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
+
 
 def target_of(data: Data) -> Target:
     """Return the target that a plan declares."""
-    return Target(height=data.height, width=data.width, fit=data.fit, value_range=data.value_range, frames=data.frames)
+    return Target(
+        height=data.height,
+        width=data.width,
+        channels=data.channels,
+        fit=data.fit,
+        value_range=data.value_range,
+        frames=data.frames,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -84,35 +102,41 @@ def choose_frames(count: int, target: Target, where: str) -> list[int]:
 
 
 def convert(frame: Frame, target: Target, where: str) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return a frame as the target wants it, (height, width) uint8, and the names of the steps taken.
+    """Return a frame as the target wants it, uint8 of its shape, and the names of the steps taken.
 
     Raises DataError for NaN or inf, for values without a declared range, and for another size under fit = "exact".
     """
     values = frame.values
     steps: list[str] = []
-    if values.dtype.kind not in "buif" or values.ndim not in (2, 3) or 0 in values.shape:
+    planes = values.ndim == 2 or (values.ndim == 3 and values.shape[2] == 3)
+    if values.dtype.kind not in "buif" or not planes or 0 in values.shape:
         raise DataError(f"{where}: values {values.dtype} {values.shape} found; expected an image of real numbers.")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError(
             f"{where}: a pixel that is NaN or infinite found; expected numbers. Correct or remove the file."
         )
     span = _span(frame, target, where)
-    if values.dtype == np.uint8 and values.shape == (target.height, target.width) and span == (0.0, 255.0):
+    if values.dtype == np.uint8 and values.shape == target.shape and span == (0.0, 255.0):
         done = 255 - values if frame.invert else values.copy()
-        return done, ["inverted, for its least value is white"] * frame.invert + _doubts(values, done)
-    if values.ndim == 3:
-        values = values @ GREY
+        return done, ["inverted, for its least value is white"] * frame.invert + doubts(values, done)
+    if values.ndim == 3 and target.channels == 1:
+        values = values @ np.array(GREY)
         steps.append("colour to grey")
     levels, scaled = _scaled(values, span)
     steps += scaled
     if frame.invert:
         levels = 255.0 - levels
         steps.append("inverted, for its least value is white")
-    if levels.shape != (target.height, target.width):
-        levels = _resized(levels, target, where)
+    if levels.shape[:2] != (target.height, target.width):
+        channels = [levels] if levels.ndim == 2 else [levels[:, :, channel] for channel in range(3)]
+        sized = [_resized(channel, target, where) for channel in channels]
+        levels = sized[0] if levels.ndim == 2 else np.stack(sized, axis=2)
         steps.append(f"resized ({target.fit})")
+    if levels.ndim == 2 and target.channels == 3:
+        levels = np.repeat(levels[:, :, None], 3, axis=2)
+        steps.append(REPEATED)
     done = np.floor(levels + 0.5).clip(0, 255).astype(np.uint8)
-    return done, steps + _doubts(frame.values, done)
+    return done, steps + doubts(frame.values, done)
 
 
 def _span(frame: Frame, target: Target, where: str) -> tuple[float, float]:
@@ -123,7 +147,7 @@ def _span(frame: Frame, target: Target, where: str) -> tuple[float, float]:
     if span is None:
         raise DataError(
             f"{where}: values of type {frame.values.dtype} found, of which the file does not say what is black and "
-            f"white. Agree on data.value_range = [low, high] in the plan."
+            f"white. {RANGELESS if target.channels == 3 else 'Agree on data.value_range = [low, high] in the plan.'}"
         )
     return span
 
@@ -138,10 +162,21 @@ def _scaled(values: NDArray[Any], span: tuple[float, float]) -> tuple[NDArray[np
     return levels, [f"values {low:g} to {high:g} scaled to 0 to 255"] + ["values outside the range clipped"] * beyond
 
 
-def _doubts(before: NDArray[Any], after: NDArray[np.uint8]) -> list[str]:
+def _is_blank(image: NDArray[np.uint8]) -> bool:
+    """Return whether all pixels of one image are alike."""
+    return bool((image == image[:1, :1]).all())
+
+
+def grey_of(image: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return the (height, width) grey levels of one image, grey or RGB."""
+    return image if image.ndim == 2 else luminance(image)
+
+
+def doubts(before: NDArray[Any], after: NDArray[np.uint8]) -> list[str]:
+    """Return what is odd about one converted image."""
+    if _is_blank(after):
+        return ["doubt: one grey level only" if after.ndim == 2 else "doubt: one colour only"]
     levels = np.count_nonzero(np.bincount(after.ravel(), minlength=256))
-    if levels == 1:
-        return ["doubt: one grey level only"]
     if levels < FEW_LEVELS and before.dtype.itemsize > 1 and len(np.unique(before)) > 2 * levels:
         return [f"doubt: fewer than {FEW_LEVELS} grey levels left; see data.value_range"]
     return []

@@ -1,4 +1,4 @@
-"""A public encoder of small grey images: a description, its principal components, their Fourier features.
+"""A public encoder of small images, grey or RGB: a description, its principal components, their Fourier features.
 
 The description is orientation histograms (numpy alone) or what a public network says (encoder/onnx.py). Statistics come
 from public images, never from private ones.
@@ -14,16 +14,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.luminance import luminance
 from patevolve.shared.products import products
 from patevolve.shared.protocols import Sums
 
 ORIENTATIONS, CELLS = 8, 6
 THUMBNAIL = 0.15  # weight of a blurred, halved image beside the histograms of norm 1
+COLOUR = 0.5  # weight of the mean colours of the cells
 CONSTANT = 0.3  # beside the components of a linear embedding, so that a discriminant has an intercept
 BATCH = 500
 
 Floats = NDArray[np.float64]
-Describe = Callable[[NDArray[Any]], NDArray[np.float32]]  # (n, height, width) images to (n, r), each by itself
+Describe = Callable[[NDArray[Any]], NDArray[np.float32]]  # (n, height, width[, 3]) images to (n, r), each alone
 
 
 def hog(images: NDArray[Any]) -> NDArray[np.float32]:
@@ -77,10 +79,24 @@ def _kernel(size: int, sigma: float) -> NDArray[np.float32]:
 
 
 def histograms(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return (n, r) histograms and a thumbnail of each of (n, height, width) images of levels 0 to 255."""
-    images = values.astype(np.float32) / np.float32(255)
+    """Return (n, r) histograms and a thumbnail of each of (n, height, width) images of levels 0 to 255.
+
+    Of (n, height, width, 3) images both are of the luminance, and the cells' mean colours stand beside them.
+    """
+    bright = luminance(values) if values.ndim == 4 else values.astype(np.float32)
+    images = bright / np.float32(255)
     thumbnails = _blur(images, 1.0)[:, 1::2, 1::2].reshape(len(images), -1)
-    return np.hstack([hog(images), np.float32(THUMBNAIL) * thumbnails])
+    parts = [hog(images), np.float32(THUMBNAIL) * thumbnails]
+    return np.hstack([*parts, np.float32(COLOUR) * _colours(values, images)] if values.ndim == 4 else parts)
+
+
+def _colours(values: NDArray[Any], bright: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return (n, 72) means of red and of blue, less the luminance, over the 6 × 6 cells."""
+    rows, columns = (_cells(size) for size in bright.shape[1:])
+    rows, columns = (windows / windows.sum(axis=1, keepdims=True) for windows in (rows, columns))
+    planes = [values[..., channel].astype(np.float32) / np.float32(255) - bright for channel in (0, 2)]
+    means = [(rows @ plane @ columns.T).reshape(len(plane), CELLS * CELLS) for plane in planes]  # label: own-colours
+    return np.hstack(means)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,7 +130,7 @@ class ImageEncoder:
         return self.dimension + 1 if self.embedding == "linear" else 2 * int(self.frequencies.shape[1])
 
     def encode(self, values: NDArray[Any]) -> Floats:
-        """Return (n, d) components of (n, height, width) uint8 images."""
+        """Return (n, d) components of (n, height, width) or (n, height, width, 3) uint8 images."""
         if len(values) == 0:
             return np.zeros((0, self.dimension))
         # Each image by itself, bit by bit: what a record votes must not hang on who stands beside it.
@@ -152,7 +168,7 @@ def fit(
     widths: tuple[float, ...] = (0.25, 0.5),
     describe: Describe = histograms,
 ) -> ImageEncoder:
-    """Return the encoder fitted to public images (n, height, width) uint8, with kernels of these widths."""
+    """Return the encoder fitted to public images, grey or RGB uint8, with kernels of these widths."""
     described = describe(public).astype(np.float64)
     mean = described.mean(axis=0)
     _, scales, axes = np.linalg.svd(described - mean, full_matrices=False)

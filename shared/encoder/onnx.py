@@ -1,9 +1,10 @@
 """A public network (ONNX) that describes images, one record at a time.
 
 The rule, for any file: the network has one input of float32 pixels in [0, 1], (batch, channels, height, width), with a
-batch that is open or 1, and 1 or 3 channels. Grey pixels are divided by 255, resampled with a triangle filter to the
-declared size and repeated over the channels; whatever else a network wants (means, scales) is part of its file. Maps
-and token rows among its outputs are averaged over their places, and all outputs stand side by side in their order.
+batch that is open or 1, and 1 or 3 channels. Pixels are divided by 255, RGB becomes grey for a network of one channel,
+they are resampled with a triangle filter to the declared size, and grey is repeated over the channels; whatever else a
+network wants (means, scales) is part of its file. Maps and token rows among its outputs are averaged over their places,
+and all outputs stand side by side in their order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from patevolve.shared.encoder.device import PROVIDERS, DeviceProfile
 from patevolve.shared.encoder.probe import check_runs
 from patevolve.shared.errors import InputError, PlanError
+from patevolve.shared.luminance import GREY
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,6 @@ STATEFUL = re.compile(
     rb"RandomNormal|RandomUniform|Multinomial|Bernoulli|\x22(?:[\x07\x08]|[\x87\x88]\x80*\x00)(?:Dropout|Sampling)"
 )
 OUT_OF_MEMORY = ("allocate memory", "bad alloc", "out of memory")
-GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601-7, section 2.5.1
 Vectors = NDArray[np.float32]
 
 
@@ -107,7 +108,7 @@ def pixels(image: NDArray[Any], channels: int, height: int, width: int) -> Vecto
     levels = np.asarray(image, np.float32) / np.float32(255)
     planes = np.moveaxis(levels, -1, 0) if levels.ndim == 3 else levels[None]
     if channels == 1 and len(planes) == 3:
-        planes = np.tensordot(GREY, planes, 1)[None]
+        planes = np.tensordot(np.array(GREY, np.float32), planes, 1)[None]
     rows, columns = _weights(planes.shape[1], height), _weights(planes.shape[2], width)
     sized: Vectors = np.stack([rows @ plane @ columns.T for plane in planes])
     return np.broadcast_to(sized, (channels, height, width))

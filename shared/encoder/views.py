@@ -11,11 +11,11 @@ SHIFT, TURN, ZOOM, BEND = 0.07, 0.17, 0.1, 0.1  # of a side; radians; relative; 
 
 
 def changed_views(images: NDArray[np.uint8], rng: np.random.Generator, count: int) -> NDArray[np.uint8]:
-    """Return (count, n, h, w) uint8: the images as they are, then ``count`` − 1 affine changes of all of them.
+    """Return (count, n, h, w[, 3]) uint8: the images as they are, then ``count`` − 1 affine changes of all of them.
 
     A change is public and the same for every image, and a pixel is a function of its own image alone.
     """
-    height, width = images.shape[1:]
+    height, width = images.shape[1:3]
     down, right = np.meshgrid(np.linspace(-1.0, 1.0, height), np.linspace(-1.0, 1.0, width), indexing="ij")
     views = [images]
     for _ in range(count - 1):
@@ -28,7 +28,9 @@ def changed_views(images: NDArray[np.uint8], rng: np.random.Generator, count: in
 
 
 def _sampled(images: NDArray[np.uint8], rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return bilinear samples at (h, w) places of every image; beyond the border is black."""
+    """Return bilinear samples at (h, w) places of every image and channel; beyond the border is black."""
+    if images.ndim == 4:
+        return np.stack([_sampled(images[..., channel], rows, columns) for channel in range(3)], axis=3)
     framed = np.pad(images, ((0, 0), (1, 2), (1, 2)))
     height, width = images.shape[1:]
     y, x = np.clip(rows + 1, 0, height + 1), np.clip(columns + 1, 0, width + 1)

@@ -36,7 +36,7 @@ PLACE = "{class}"  # in a prompt: where the class name goes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diffusion:
-    """Images (height, width) uint8 that public models make of prompts.
+    """Images that public models make of prompts: (height, width) uint8 grey, or (height, width, 3) RGB.
 
     classes, prompts:  the class name takes the place of {class} in each prompt
     text, image:       the pipelines from text and from an image, which share their models
@@ -45,7 +45,7 @@ class Diffusion:
 
     classes: tuple[str, ...]
     prompts: tuple[str, ...]
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     steps: int
     sha256: str
     text: Any
@@ -87,10 +87,10 @@ class Diffusion:
         return _closed(np.where(edit < place, mothers, fathers))
 
     def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return (P, height, width) uint8 images, each made by itself; a number out of range is the nearest one."""
+        """Return (P, *shape) uint8 images, each made by itself; a number out of range is the nearest one."""
         images = np.zeros((len(genomes), *self.shape), np.uint8)
         for row, cls in enumerate(classes.tolist()):
-            images[row] = self._grey(self._made(_chain(genomes[row], len(self.prompts)), cls))
+            images[row] = self._pixels(self._made(_chain(genomes[row], len(self.prompts)), cls))
         return images
 
     def _made(self, chain: tuple[Any, ...], cls: int) -> Any:
@@ -114,9 +114,9 @@ class Diffusion:
             self.made.popitem(last=False)
         return image
 
-    def _grey(self, image: Any) -> NDArray[np.uint8]:
-        height, width = self.shape
-        return np.asarray(image.convert("L").resize((width, height)), np.uint8)
+    def _pixels(self, image: Any) -> NDArray[np.uint8]:
+        height, width, *channels = self.shape
+        return np.asarray(image.convert("RGB" if channels else "L").resize((width, height)), np.uint8)
 
 
 def _closed(genomes: Genomes) -> Genomes:
@@ -144,7 +144,7 @@ def _randomness(seed: int) -> Any:
 
 
 def load(
-    sha256: str, classes: tuple[str, ...], prompts: tuple[str, ...], *, shape: tuple[int, int], steps: int
+    sha256: str, classes: tuple[str, ...], prompts: tuple[str, ...], *, shape: tuple[int, ...], steps: int
 ) -> Diffusion:
     """Return the generator of the public archive of this hash. Raises PlanError, or InputError without the extra."""
     try:

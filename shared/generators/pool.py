@@ -39,9 +39,9 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pool:
-    """Images (height, width) uint8 of a public pool.
+    """Images (height, width) uint8, or (height, width, 3) in colour, of a public pool.
 
-    images:      (n, height, width) uint8, without labels
+    images:      (n, height, width) or (n, height, width, 3) uint8, without labels
     neighbours:  (n, k) int32, the numbers of the images most like each, nearest first, itself left out
     sha256:      of the file that both came from
     variation:   0: images as they are; up to 1: each candidate a little shifted and bent
@@ -103,7 +103,7 @@ class Pool:
         return children
 
     def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.uint8]:  # noqa: ARG002 - an image looks the same in every class
-        """Return (P, height, width) uint8 images; a number out of range is the nearest one."""
+        """Return (P, ...) uint8 images of the pool's shape; a number out of range is the nearest one."""
         images = self.images[self.numbers_of(genomes)]
         if self.variation > 0.0:
             for start in range(0, len(images), BATCH):
@@ -134,8 +134,11 @@ class Pool:
 
 
 def _bent(images: NDArray[np.uint8], numbers: Genomes, variation: float) -> NDArray[np.uint8]:
-    """Return images (m, h, w) sampled at displaced places, bilinear, beyond the border as at the border."""
-    height, width = images.shape[1:]
+    """Return images (m, h, w) or (m, h, w, 3) sampled at displaced places, bilinear, each channel at the same ones.
+
+    Beyond the border is as at the border.
+    """
+    height, width = images.shape[1:3]
     q = np.clip(np.rint(numbers * UNITS), -FURTHEST, FURTHEST).astype(np.int64)
     basis, places = _basis(height, width), []
     for axis, side in enumerate((height, width)):
@@ -146,7 +149,8 @@ def _bent(images: NDArray[np.uint8], numbers: Genomes, variation: float) -> NDAr
         places.append(np.clip(own + moved, 0, PIXEL * (side - 1)))
     (row, down), (column, right) = (np.divmod(place, PIXEL) for place in places)
     below, beside = np.minimum(row + 1, height - 1), np.minimum(column + 1, width - 1)
-    flat, one = images.reshape(len(images), -1).astype(np.int64), np.arange(len(images))[:, None]
+    flat, one = images.reshape(len(images), height * width, -1).astype(np.int64), np.arange(len(images))[:, None]
+    down, right = down[:, :, None], right[:, :, None]
     upper = flat[one, row * width + column] * (PIXEL - right) + flat[one, row * width + beside] * right
     lower = flat[one, below * width + column] * (PIXEL - right) + flat[one, below * width + beside] * right
     sampled = (upper * (PIXEL - down) + lower * down + PIXEL * PIXEL // 2) // (PIXEL * PIXEL)
@@ -166,7 +170,7 @@ def _basis(height: int, width: int) -> Integers:
     return basis
 
 
-def load(sha256: str, shape: tuple[int, int], variation: float = 0.0) -> Pool:
+def load(sha256: str, shape: tuple[int, ...], variation: float = 0.0) -> Pool:
     """Return the pool in the public file of this hash. Raises PlanError if there is none, or of another shape."""
     path = assets.find(sha256)
     try:
@@ -177,10 +181,11 @@ def load(sha256: str, shape: tuple[int, int], variation: float = 0.0) -> Pool:
             f"{path} is no pool of images ({type(reason).__name__}); expected the arrays images and neighbours. Make "
             f"it with: patevolve assets pool IMAGES."
         ) from reason
-    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != shape or len(images) < 2:
+    if images.dtype != np.uint8 or images.shape[1:] != shape or len(images) < 2:
         raise PlanError(
-            f"generator.asset: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 2, {shape[0]}, "
-            f"{shape[1]}), as data.height and width say. Make another pool or change the plan."
+            f"generator.asset: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 2, "
+            f"{', '.join(map(str, shape))}), as data.height, width and channels say. Make another pool, or change the "
+            f"plan."
         )
     known = neighbours.dtype == np.int32 and neighbours.ndim == 2 and 1 <= neighbours.shape[1] < len(images)
     if not (known and len(neighbours) == len(images) and neighbours.min() >= 0 and neighbours.max() < len(images)):

@@ -167,7 +167,8 @@ def _reference(spread_of: float | NDArray[np.float64], count: int) -> NDArray[np
 def _values(samples: Samples, plan: Plan) -> CheckResult:
     problems = schema_problems(samples, plan)
     table = "the plan's columns and classes; each cell in the public schema, missing only where it says so"
-    images = f"the plan's classes; uint8 images of {plan.data.height} × {plan.data.width}, none of one grey value"
+    blank = "one grey value" if plan.data.channels == 1 else "one colour"
+    images = f"the plan's classes; uint8 images of {' × '.join(map(str, plan.data.shape))}, none of {blank}"
     return CheckResult(
         name="values",
         passed=not problems,

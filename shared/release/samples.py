@@ -1,4 +1,4 @@
-"""The synthetic samples of a release: table rows as text, or grey images, with their classes."""
+"""The synthetic samples of a release: table rows as text, or images, with their classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Samples:
     class_names:  the plan's classes, in its order
     columns:      names of the table's columns, without the class
     rows:         n rows of text cells as released; "" is a missing value
-    images:       (n, height, width) uint8 pixels
+    images:       (n, height, width) uint8 grey levels, or (n, height, width, 3) RGB
 
     Raises ReleaseError if the parts do not have one length. What the cells and pixels hold is the gate's to judge.
     """

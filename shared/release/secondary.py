@@ -96,7 +96,9 @@ def _pixels(found: Any, picture: Picture) -> None:
     with optional("PIL.Image", "Pillow").open(io.BytesIO(picture.png)) as image:
         values = np.asarray(image, np.uint8)
     found.SamplesPerPixel, found.PhotometricInterpretation = 1, "MONOCHROME2"
-    found.Rows, found.Columns = values.shape
+    if values.ndim == 3:
+        found.SamplesPerPixel, found.PhotometricInterpretation, found.PlanarConfiguration = 3, "RGB", 0
+    found.Rows, found.Columns = values.shape[:2]
     found.BitsAllocated, found.BitsStored, found.HighBit, found.PixelRepresentation = 8, 8, 7, 0
     data = values.tobytes()
     found.PixelData = data + b"\0" * (len(data) % 2)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.luminance import luminance
+
 PASSES = 3  # of the binomial filter: a blur of standard deviation sqrt(3/2) = 1.2 pixels
 RIDGE = 1.0  # keeps the weights finite where sharp and blurred images can be told apart without error
 STEPS = 25
@@ -34,9 +36,14 @@ class Discriminator:
     caught: float
 
     def blurred(self, images: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which of (n, height, width) uint8 images look more like blurred copies than like public images."""
-        found: NDArray[np.bool_] = _design(self, edges(images)) @ self.weights > 0.0
+        """Return which of (n, height, width[, 3]) uint8 images look more like blurred copies than like public ones."""
+        found: NDArray[np.bool_] = _design(self, edges(_grey(images))) @ self.weights > 0.0
         return found
+
+
+def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the (n, height, width) levels of images, in colour their luminance: an edge is where that changes."""
+    return images if images.ndim == 3 else np.rint(luminance(images)).astype(np.uint8)
 
 
 def blur(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -69,8 +76,12 @@ def edges(images: NDArray[np.uint8]) -> Floats:
 
 
 def train(public: NDArray[np.uint8]) -> Discriminator:
-    """Return a discriminator trained on every second of (n, height, width) public images, and tried on the others."""
-    sharp, soft = edges(public), edges(blur(public))
+    """Return a discriminator trained on every second of (n, height, width) public images, and tried on the others.
+
+    Of (n, height, width, 3) images it sees the luminance.
+    """
+    grey = _grey(public)
+    sharp, soft = edges(grey), edges(blur(grey))
     both = np.concatenate([sharp[::2], soft[::2]])
     answers = np.concatenate([np.zeros(len(sharp[::2])), np.ones(len(soft[::2]))])
     mean, scale = both.mean(axis=0), both.std(axis=0) + _LEAST

@@ -21,7 +21,7 @@ def schema_problems(samples: Samples, plan: Plan) -> list[str]:
         return [*problems, f"samples that are no {plan.data.kind}s"]
     if samples.is_table:
         return problems + _table_problems(samples, plan.data.columns)
-    return problems + _image_problems(samples.images, (plan.data.height, plan.data.width))
+    return problems + _image_problems(samples.images, plan.data.shape)
 
 
 def _class_problems(samples: Samples, plan: Plan) -> list[str]:
@@ -66,8 +66,10 @@ def cell_fits(column: Column, cell: object) -> bool:
     return min(low, rounded_low) <= float(cell) <= max(high, rounded_high)
 
 
-def _image_problems(images: NDArray[np.uint8] | None, shape: tuple[int, int]) -> list[str]:
+def _image_problems(images: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> list[str]:
     if images is None or images.dtype != np.uint8 or images.shape[1:] != shape:
         return [f"images {getattr(images, 'dtype', None)} {getattr(images, 'shape', None)}"]
-    blank = np.flatnonzero(images.min(axis=(1, 2)) == images.max(axis=(1, 2)))
-    return [f"{len(blank)} images of one grey value, the first is sample {blank[0] + 1}"] if len(blank) else []
+    alike = images.min(axis=(1, 2)) == images.max(axis=(1, 2))
+    blank = np.flatnonzero(alike if alike.ndim == 1 else alike.all(axis=1))
+    what = "one grey value" if alike.ndim == 1 else "one colour"
+    return [f"{len(blank)} images of {what}, the first is sample {blank[0] + 1}"] if len(blank) else []

@@ -123,6 +123,14 @@ def test_grey_colour_and_floating_levels_are_described_alike(tmp_path):
     assert np.allclose(one(values[..., None].repeat(3, -1)), one(values), atol=1e-5)
 
 
+def test_a_network_of_three_channels_gets_rgb_as_it_is(tmp_path):
+    colour = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3)).astype(np.uint8)
+    assert np.allclose(networks.pixels(colour[0], 3, 16, 16), np.moveaxis(colour[0] / 255.0, -1, 0), atol=1e-6)
+    describe = opened(network_file(tmp_path / "n.onnx"), threads=2).describe
+    assert alone(describe, colour)
+    assert not np.allclose(describe(colour), describe(colour[..., ::-1]), atol=1e-3)
+
+
 def test_no_image_gives_no_row(tmp_path):
     assert opened(network_file(tmp_path / "n.onnx")).describe(images(0)).shape == (0, 64)
 

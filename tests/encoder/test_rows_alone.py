@@ -7,6 +7,7 @@ import pytest
 
 from patevolve.shared.encoder.image import fit
 from patevolve.shared.encoder.table import TableEncoder
+from patevolve.shared.luminance import GREY, luminance
 from patevolve.shared.schema import Column
 
 
@@ -22,12 +23,18 @@ def image():
     return fit(public, rng, dimension=32, embedding=200), rng.integers(0, 256, (60, 28, 28)).astype(np.uint8)
 
 
+def colour():
+    rng = np.random.default_rng(0)
+    public = rng.integers(0, 256, (120, 28, 20, 3)).astype(np.uint8)
+    return fit(public, rng, dimension=32, embedding=200), rng.integers(0, 256, (60, 28, 20, 3)).astype(np.uint8)
+
+
 def linear():
     encoder, values = image()
     return dataclasses.replace(encoder, embedding="linear"), values
 
 
-@pytest.mark.parametrize("make", [table, image, linear])
+@pytest.mark.parametrize("make", [table, image, colour, linear])
 def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     encoder, values = make()
     features = encoder.encode(values)
@@ -41,7 +48,22 @@ def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     assert encoder.embed(features[order]).tobytes() == embedded[order].tobytes()
 
 
-@pytest.mark.parametrize("make", [table, image, linear])
+@pytest.mark.parametrize("make", [table, image, colour, linear])
 def test_no_embedding_is_longer_than_one(make):
     encoder, values = make()
     assert np.linalg.norm(encoder.embed(encoder.encode(values)), axis=1).max() <= 1 + 1e-12
+
+
+def test_colour_alone_tells_images_of_one_luminance_apart():
+    """Half the images are reddish and half bluish, with one grey picture under all of them."""
+    rng = np.random.default_rng(0)
+    grey = rng.integers(110, 145, (40, 16, 16)).astype(np.float32)
+    tint = np.array([40.0, 0.0, -40.0 * GREY[0] / GREY[2]]) * np.where(np.arange(40) % 2, 1.0, -1.0)[:, None]
+    images = np.clip(np.rint(grey[..., None] + tint[:, None, None, :]), 0, 255).astype(np.uint8)
+    assert np.abs(luminance(images) - grey).max() <= 0.75  # of rounding alone
+    features = fit(images, rng, dimension=8, embedding=100).encode(images)
+    red, blue = features[1::2], features[::2]
+    axis = red[:10].mean(axis=0) - blue[:10].mean(axis=0)
+    middle = (red[:10].mean(axis=0) + blue[:10].mean(axis=0)) / 2
+    assert ((red[10:] - middle) @ axis > 0).all()
+    assert ((blue[10:] - middle) @ axis < 0).all()

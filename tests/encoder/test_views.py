@@ -30,6 +30,14 @@ def test_an_image_is_changed_alike_alone_and_in_any_company():
         assert changed_views(made[row : row + 1], stream(1, "views"), 3).tobytes() == whole[:, row : row + 1].tobytes()
 
 
+def test_each_channel_is_changed_alike():
+    colour = np.random.default_rng(0).integers(0, 256, (5, 12, 10, 3)).astype(np.uint8)
+    views = changed_views(colour, stream(1, "views"), 3)
+    for channel in range(3):
+        grey = np.ascontiguousarray(colour[..., channel])
+        assert views[..., channel].tobytes() == changed_views(grey, stream(1, "views"), 3).tobytes()
+
+
 def test_no_image_and_no_square_image_are_fine():
     assert changed_views(images(0), stream(1, "views"), 3).shape == (3, 0, 12, 12)
     assert changed_views(images()[:, :8], stream(1, "views"), 3).shape == (3, 7, 8, 12)

@@ -77,6 +77,20 @@ def generator(archived, tmp_path_factory):
         return diffusion.load(sha256, ("cat", "dog"), ("a {class}", "one small {class}"), shape=(16, 12), steps=4)
 
 
+def test_colour_is_what_the_pipeline_made(generator):
+    import dataclasses
+
+    colour = dataclasses.replace(generator, shape=(16, 12, 3))
+    genomes = generator.draw(stream(20), 0, 3)
+    images = colour.render(genomes, both(3))
+    assert images.shape == (3, 16, 12, 3)
+    assert np.ptp(images.astype(int), axis=3).max() > 0  # channels differ
+    grey = generator.render(genomes, both(3)).astype(int)
+    # Rounded and clipped before or after the resizing, so single pixels differ a little.
+    assert np.abs(images @ np.array([0.299, 0.587, 0.114]) - grey).mean() <= 1
+    assert colour.digest != generator.digest
+
+
 def both(count):
     return np.arange(count) % 2
 

@@ -15,7 +15,7 @@ from patevolve.shared.data.target import Target
 from patevolve.shared.errors import DataError, InputError, PlanError
 from patevolve.shared.generators import pool
 from patevolve.shared.generators.pool import Pool
-from patevolve.shared.plan import Generator
+from patevolve.shared.plan import Generator, agree
 from patevolve.shared.randomness import stream
 
 
@@ -237,3 +237,92 @@ def test_what_is_no_pool_of_images_is_refused(folders):
     np.savez(folders / "small.npz", images=bars())
     with pytest.raises(DataError, match="expected 8 × 8"):
         pools.read_public(folders / "small.npz", Target(height=8, width=8))
+
+
+# ---- colour ----------------------------------------------------------------------------------------------------------
+
+
+def tinted(count=20):
+    """Return three grey pools' images as one in colour."""
+    return np.random.default_rng(1).integers(0, 256, (count, 28, 20, 3)).astype(np.uint8)
+
+
+def test_variation_bends_each_channel_alike():
+    neighbours = np.zeros((20, 1), np.int32) + 1
+    colour = Pool(images=tinted(), neighbours=neighbours, sha256="b" * 64, variation=0.7)
+    genomes = colour.draw(stream(1), 0, 20)
+    bent = colour.render(genomes, np.zeros(20, np.int64))
+    assert bent.shape == (20, 28, 20, 3)
+    assert not np.array_equal(bent, colour.images[colour.numbers_of(genomes)])
+    for channel in range(3):
+        images = np.ascontiguousarray(tinted()[..., channel])
+        grey = Pool(images=images, neighbours=neighbours, sha256="b" * 64, variation=0.7)
+        assert np.array_equal(bent[..., channel], grey.render(genomes, np.zeros(20, np.int64)))
+
+
+def test_a_pool_in_colour_is_for_a_plan_in_colour(folders):
+    (folders / "pool.npz").write_bytes(pools.build(tinted(40)))
+    sha256 = assets.add(folders / "pool.npz").stem
+    assert pool.load(sha256, (28, 20, 3)).images.shape == (40, 28, 20, 3)
+    with pytest.raises(PlanError, match=r"expected uint8 \(n ≥ 2, 28, 20\).*channels"):
+        pool.load(sha256, (28, 20))
+    (folders / "grey.npz").write_bytes(pools.build(bars()))
+    with pytest.raises(PlanError, match=r"expected uint8 \(n ≥ 2, 12, 12, 3\)"):
+        pool.load(assets.add(folders / "grey.npz").stem, (12, 12, 3))
+
+
+@pytest.mark.parametrize(("channels", "good"), [((), False), (("--channels", "3"), True)])
+def test_the_command_takes_an_npz_file_in_colour_if_told_so(folders, channels, good):
+    np.savez(folders / "public.npz", images=tinted())
+    ended = run("assets", "pool", str(folders / "public.npz"), "--out", str(folders / "made.npz"), *channels)
+    assert (ended.exit_code == 0) == good
+    if good:
+        assert np.array_equal(pool.load(ended.stdout.strip(), (28, 20, 3)).images, tinted())
+    else:
+        assert isinstance(ended.exception, DataError) or "height, width" in ended.output
+
+
+PLAN = """
+format = 1
+name = "colour"
+seed = 1
+[privacy]
+epsilon = 1.0
+delta = 1e-5
+unit = "record"
+[sites]
+count = 2
+expected_units = 100
+[data]
+kind = "image"
+classes = ["a", "b"]
+label = "label"
+height = 28
+width = 28
+{data}
+[generator]
+{generator}
+[questions]
+[release]
+samples = 4
+"""
+POOLED = f'kind = "pool"\nasset = "{"a" * 64}"'
+
+
+@pytest.mark.parametrize(
+    ("data", "generator", "message"),
+    [
+        ("channels = 3", 'kind = "simulator"', "'simulator' with data.channels = 3.*'pool' or 'diffusers'"),
+        ("channels = 3", f'kind = "vqvae"\nasset = "{"a" * 64}"', "'vqvae' with data.channels = 3"),
+        ("channels = 2", POOLED, "expected 1 .grey. or 3 .RGB."),
+        ("channels = 3\nvalue_range = [0, 9]", POOLED, "value_range with channels = 3"),
+    ],
+)
+def test_a_plan_in_colour_that_cannot_be_is_refused(data, generator, message):
+    with pytest.raises(PlanError, match=message):
+        agree(PLAN.format(data=data, generator=generator))
+
+
+def test_a_plan_in_colour_is_read_and_grey_is_the_default():
+    assert agree(PLAN.format(data="channels = 3", generator=POOLED)).plan.data.shape == (28, 28, 3)
+    assert agree(PLAN.format(data="", generator=POOLED)).plan.data.shape == (28, 28)
