@@ -17,8 +17,7 @@ TITLES = {
 }
 UNMEASURED = (
     "DPSDA's own nearest-neighbour histogram (faiss, torch), an approximate index beyond 10⁶ candidates, CUDA",
-    "a generation with 25,600 candidates",
-    "10,000 simulated sites (each holds open files of its own ledger: a process has too few by default), 10⁵ devices",
+    "10,000 simulated sites (four open files each: this machine allows a process 20,000), 10⁵ devices",
     "end to end against DPSDA and AIM",
 )
 GUARD = """## Instruction counts
