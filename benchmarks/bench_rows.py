@@ -162,6 +162,7 @@ def generation() -> list[Row]:
         count: [100 * (turn[count]["render"] + turn[count]["embed"]) / sum(turn[count].values()) for turn in turns]
         for count in (2560, 25_600)
     }
+    load = f"load {os.getloadavg()[0]:.0f} when it ended"
     top = max(turns[0][25_600], key=lambda name: statistics.median(turn[25_600][name] for turn in turns))
     return [
         row(
@@ -170,7 +171,7 @@ def generation() -> list[Row]:
             [turn[2560] / turn[250] for turn in whole],
             "×",
             most=1.05,
-            note=f"digits, one site of {len(private.units):,} images; top cost: {top}; load {os.getloadavg()[0]:.0f} when it ended",
+            note=f"digits, one site of {len(private.units):,} images; top cost: {top}; {load}",
             next="render and embed in float32 batches that stay in the cache",
         ),
         row(

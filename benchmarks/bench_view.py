@@ -22,8 +22,8 @@ UNMEASURED = (
 )
 GUARD = """## Instruction counts
 
-`benchmarks/instructions.py` counts the processor instructions of a small tally, of a noise sampler and of ledger charges
-with callgrind, whatever else the machine does: two counts differ by less than a thousandth. The test suite holds them to
+`benchmarks/instructions.py` counts the processor instructions of a small tally, of a noise sampler and of ledger
+charges with callgrind, whatever else the machine does: two counts differ by less than a thousandth. Tests hold them to
 `benchmarks/instructions.json` within 5 % where valgrind and the versions named there are installed, and shows that each
 piece done twice exceeds it. The matrix product is counted with OpenBLAS's kernels for AVX2; waiting for a disk is not
 counted at all.
@@ -36,9 +36,10 @@ slows both. Seconds and MiB are what this machine showed; they stand here only w
 is the least and the greatest of the repeats; a goal is *reached* when the middle one keeps it, *in part* when the
 middle one keeps it and some repeat does not.
 
-Where a run of yours spends its time: `patevolve demo`, `local` and `simulate` write a flame graph with `--flamegraph FILE`
-(`pip install 'patevolve[profile]'`), JSON for speedscope.app and other viewers of that format. It names functions and times
-of one process, no values; since times depend on private records it is a site's own, like its ledger.
+Where a run of yours spends its time: `patevolve demo`, `local` and `simulate` write a flame graph with
+`--flamegraph FILE` (`pip install 'patevolve[profile]'`), JSON for speedscope.app and other viewers of that format. It
+names functions and times of one process, no values; since times depend on private records it is a site's own, like its
+ledger.
 """
 
 
