@@ -18,7 +18,7 @@ TITLES = {
 UNMEASURED = (
     "DPSDA's own nearest-neighbour histogram (faiss, torch), an approximate index beyond 10⁶ candidates, CUDA",
     "10,000 simulated sites (four open files each: this machine allows a process 20,000), 10⁵ devices",
-    "end to end against DPSDA and AIM",
+    "wall time end to end against DPSDA and AIM: docs/evolution.md has accuracy and CPU time (dpsda.py, aim.py)",
 )
 GUARD = """## Instruction counts
 
