@@ -347,6 +347,7 @@ def test_frozen_layers_stay_as_they_are(small):
 
 def test_a_whole_encoder_trains_by_per_unit_gradients():
     rng = np.random.default_rng(0)
+    torch.manual_seed(0)  # of the first weights; the rate is low enough that no first weights collapse in three steps
     network = torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 3, 2, 1),
         torch.nn.GroupNorm(2, 8),
@@ -357,7 +358,7 @@ def test_a_whole_encoder_trains_by_per_unit_gradients():
     units = units_of(rng.random((2, 6, 1, 8, 8)), rng.integers(0, 3, 6), np.array(list("aabcde")), 3)
     bank = Bank(inputs=rng.random((12, 1, 8, 8)), classes=np.arange(12) % 3)
     before = flat(network)
-    done = train(network, units, bank, settings(ghost=False, rate=0.5), Exact())
+    done = train(network, units, bank, settings(ghost=False, rate=0.02), Exact())
     assert done.steps == 3
     assert np.linalg.norm(done.vector - before) > 0
 
