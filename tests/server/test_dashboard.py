@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import concurrent.futures
 import datetime as dt
 import json
 import re
@@ -203,7 +204,9 @@ def call(finished: Path) -> Callable[..., Reply]:
         pairs = [(name.encode(), value.encode()) for name, value in given.items()]
         scope = {"type": "http", "method": method, "path": at, "raw_path": at.encode(), "query_string": b"",
                  "root_path": "", "headers": pairs, "http_version": "1.1", "scheme": "http"}  # fmt: skip
-        asyncio.run(app.application(finished, token)(scope, receive, send))
+        # In a thread of its own: the browser tests' driver may keep a loop running in this one.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, app.application(finished, token)(scope, receive, send)).result()
         start, body = sent[0], b"".join(message.get("body", b"") for message in sent[1:])
         return start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, body
 
