@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser for one module, since its driver keeps an event loop. Without one: failed where CI=true, skipped elsewhere."""
+    """A browser for one module: its driver keeps a loop. Without one: failed where CI=true, skipped elsewhere."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         missing = f"none of {', '.join(NAMES)} found; install one: apt-get install chromium"
