@@ -110,14 +110,15 @@ def test_a_larger_delta_weakens_the_one_run_bound() -> None:
 
 
 def test_one_run_finds_missing_noise_and_spares_the_honest(bench: Any, breakable: None) -> None:
-    """Without noise nearly every canary is guessed: 22 of 24 refute ε = 1 at 0.95 (23 or 24 were seen each time).
+    """Without noise nearly every canary is guessed: 22 of 24 refute ε = 1 at 0.95.
 
-    False alarm: at most 0.05 each; seven in a row 1e-9.
+    One audit in 65 saw fewer, so the majority of eleven is asked: it fails by chance with 1e-8. Honest audits reach
+    it with 6e-6. False alarm of one audit: at most 0.05; seven in a row 1e-9.
     """
     agreed, settings = bench.agreed(), {"confidence": 0.95, "canaries": 48}
-    broken = one_run_audit(agreed, **settings, noise=lambda *_: bench.scaled(0.0))
-    assert broken.alarm
-    assert broken.right >= 22
+    broken = [one_run_audit(agreed, **settings, noise=lambda *_: bench.scaled(0.0)) for _ in range(11)]
+    assert sum(one.alarm for one in broken) >= 6
+    assert sorted(one.right for one in broken)[5] >= 22
     assert one_run.epsilon_lower(48, 24, 22, delta=1e-5, tail=0.05) > 1.0
     assert not all(one_run_audit(agreed, **settings).alarm for _ in range(7))
 
