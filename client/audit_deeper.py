@@ -36,7 +36,7 @@ from patevolve.shared.privacy import accountant
 from patevolve.shared.randomness import stream
 from patevolve.shared.runfolder import RunFolder
 from patevolve.shared.schedule import find, schedule
-from patevolve.shared.tools import Tools, tools_of
+from patevolve.shared.tools import Tools, samples, tools_of
 from patevolve.shared.votes.ballots import class_code
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,8 @@ def inversions(
     The attacker on the votes knows every record but one, so that of the sum one ballot and the noise are left.
     """
     plan, encoder = run.agreed.plan, run.tools.encoder
-    values = _public(plan, run.tools)
+    classes = len(plan.data.classes)
+    values, _ = samples(run.tools.generator, classes, max(2, TAUGHT // classes), (plan.seed, "audit decoder"))
     embed, wanted = encoder.embed(encoder.encode(values)), _flat(plan, run.tools, values)
     chosen = np.linspace(0, len(records) - 1, min(REBUILT, len(records))).astype(np.int64)
     target, rest = records.pick(chosen), np.setdiff1d(np.arange(len(records)), chosen)
@@ -73,15 +74,6 @@ def inversions(
         rebuilt = decoder(seen + apart[target.classes])
         found.append(inversion.inversion("the votes: all records known but one", rebuilt, true, line_up))
     return found
-
-
-def _public(plan: Plan, tools: Tools) -> NDArray[Any]:
-    """Return public samples of every class: what an attacker teaches a decoder with."""
-    each, values = max(2, TAUGHT // len(plan.data.classes)), []
-    for cls in range(len(plan.data.classes)):
-        genomes = tools.generator.draw(stream(plan.seed, "audit decoder", cls), cls, each)
-        values.append(tools.generator.render(genomes, np.full(each, cls)))
-    return np.concatenate(values)
 
 
 def _flat(plan: Plan, tools: Tools, values: NDArray[Any]) -> Floats:

@@ -40,7 +40,7 @@ from patevolve.shared.randomness import stream
 from patevolve.shared.runfolder import RunFolder, known_run, open_run
 from patevolve.shared.schedule import Ask, find, schedule
 from patevolve.shared.tally import ExactTally
-from patevolve.shared.tools import Tools, tools_of
+from patevolve.shared.tools import Tools, samples, tools_of
 from patevolve.shared.votes.lattice import estimate, noise_std
 
 BASE = 12  # public records per class and site in the two worlds
@@ -252,13 +252,9 @@ def small_plan(agreed: Agreed) -> Agreed:
 
 def public_records(plan: Plan, tools: Tools, site: int) -> Records:
     """Return the records of a made-up site: draws of the public generator."""
-    values, classes = [], []
-    for cls in range(len(plan.data.classes)):
-        genomes = tools.generator.draw(stream(plan.seed, "audit", site, cls), cls, BASE)
-        values.append(tools.generator.render(genomes, np.full(BASE, cls)))
-        classes.append(np.full(BASE, cls))
-    units = [f"public {site} {number}" for number in range(BASE * len(plan.data.classes))]
-    return Records(values=np.concatenate(values), classes=np.concatenate(classes), units=np.array(units))
+    values, classes = samples(tools.generator, len(plan.data.classes), BASE, (plan.seed, "audit", site))
+    units = np.array([f"public {site} {number}" for number in range(len(classes))])
+    return Records(values=values, classes=classes, units=units)
 
 
 def _canary(plan: Plan, tools: Tools, copies: int) -> Records:

@@ -35,7 +35,7 @@ from patevolve.shared.privacy.events import SubsampledGaussian, to_record
 from patevolve.shared.privacy.head_part import HeadPart, head_part
 from patevolve.shared.privacy.ledger import AnswerKey, Ledger
 from patevolve.shared.randomness import NoiseSource, stream
-from patevolve.shared.tools import Tools
+from patevolve.shared.tools import Tools, samples
 
 HEADS = "heads"
 PART = RUN = "head"  # as the ledger names them: a site has one head under a plan, whatever runs use it
@@ -222,11 +222,7 @@ def _encoded_views(values: NDArray[np.uint8], plan: Plan, tools: Tools, name: st
 
 def _public(plan: Plan, part: HeadPart, tools: Tools) -> tuple[Bank, Settings]:
     """Return the bank of public features and the settings of training; the temperature is searched if the plan says."""
-    images = []
-    for cls in range(len(plan.data.classes)):
-        genomes = tools.generator.draw(stream(plan.seed, "head bank", cls), cls, BANK)
-        images.append(tools.generator.render(genomes, np.full(BANK, cls)))
-    values, classes = np.concatenate(images), np.repeat(np.arange(len(plan.data.classes)), BANK)
+    values, classes = samples(tools.generator, len(plan.data.classes), BANK, (plan.seed, "head bank"))
     head = plan.encoder.head
 
     def settings(temperatures: tuple[float, ...]) -> Settings:

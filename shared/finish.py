@@ -37,7 +37,7 @@ from patevolve.shared.runfolder import RunFolder
 from patevolve.shared.schedule import Ask
 from patevolve.shared.schema import decode_column
 from patevolve.shared.students.train import linear_student
-from patevolve.shared.tools import Tools, features_of
+from patevolve.shared.tools import Tools, features_of, samples
 
 RELEASE = "release"
 STUDENT = "student"
@@ -81,9 +81,9 @@ def conclude(
 
     released = release(agreed, outcome, tools, inquiry.asks, folder, seal)
     score = ask_score(inquiry, released)
-    path = folder.path / RELEASE
-    proof = seal(hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest())  # the score's question is on record now
-    write_atomic(path / PROOF, proof)
+    if score is not None:  # its question is on record now, and the proof holds the whole record
+        path = folder.path / RELEASE
+        write_atomic(path / PROOF, seal(hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()))
     return released, score
 
 
@@ -192,8 +192,7 @@ def _reference(plan: Plan, tools: Tools) -> NDArray[np.float64]:
     spreads = []
     for cls in range(len(plan.data.classes)):
         genomes = tools.generator.draw(stream(plan.seed, "reference", cls), cls, REFERENCE)
-        labels = np.full(REFERENCE, cls)
-        features = features_of(tools, genomes, labels)
+        features = features_of(tools, genomes, cls)
         spreads.append(gate.spread(features, np.zeros(REFERENCE, np.int64), 1)[0])
     return np.array(spreads)
 
@@ -202,11 +201,8 @@ def _discriminator(plan: Plan, tools: Tools) -> Discriminator | None:
     """Return a discriminator of blurred images trained on the generator's own, or None if the plan asks for none."""
     if plan.data.kind != "image" or not plan.release.blurred:
         return None
-    images = []
-    for cls in range(len(plan.data.classes)):
-        genomes = tools.generator.draw(stream(plan.seed, "sharp", cls), cls, SHARP)
-        images.append(tools.generator.render(genomes, np.full(SHARP, cls)))
-    return train(np.concatenate(images))
+    images, _ = samples(tools.generator, len(plan.data.classes), SHARP, (plan.seed, "sharp"))
+    return train(images)
 
 
 def _natural_duplicates(plan: Plan, tools: Tools) -> float:

@@ -21,7 +21,7 @@ from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.plan import Islands, Plan
 from patevolve.shared.protocols import Genomes
 from patevolve.shared.randomness import stream
-from patevolve.shared.tools import Tools
+from patevolve.shared.tools import Tools, features_of
 
 Votes = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def chosen(
         own = population.of_class(cls)
         weights = np.ones(len(own))
         if votes is not None:
-            features = steps.features_of(tools, own.genomes, cls)
+            features = features_of(tools, own.genomes, cls)
             weights = smooth(features, votes[population.classes == cls], plan.evolution.bandwidth)
         rng = stream(plan.seed, "migrants", turn.number, cls, "island", site)
         parts.append(own.genomes[rng.permutation(resample(rng, weights, settings(plan).migrants))])

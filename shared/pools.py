@@ -16,6 +16,7 @@ from patevolve.shared.encoder.image import fit
 from patevolve.shared.errors import DataError, InputError
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.randomness import stream
+from patevolve.shared.tools import samples
 
 NEIGHBOURS = 32
 DIMENSION = 64  # principal components of orientation histograms, in which neighbours are near
@@ -87,12 +88,8 @@ def unnamed(path: Path, target: Target | None) -> tuple[Images, NDArray[np.str_]
 
 def simulated(glyphs: str, each: int = 500) -> tuple[Images, NDArray[np.str_]]:
     """Return (n, 28, 28) images of these glyphs as the simulator draws them, and which glyph each one shows."""
-    simulator = Simulator(glyphs=tuple(glyphs))
-    parts = [
-        simulator.render(simulator.draw(stream(0, "simulated", cls), cls, each), np.full(each, cls))
-        for cls in range(len(glyphs))
-    ]
-    return np.concatenate(parts), np.repeat(np.array(list(glyphs)), each)
+    images, classes = samples(Simulator(glyphs=tuple(glyphs)), len(glyphs), each, (0, "simulated"))
+    return images, np.array(list(glyphs))[classes]
 
 
 def build(images: Images, watch: Callable[[int], None] = lambda _: None) -> bytes:

@@ -21,8 +21,7 @@ from patevolve.shared.plan import VOTES, Plan
 from patevolve.shared.privacy.planner import asking
 from patevolve.shared.protocols import Genomes, Sums
 from patevolve.shared.randomness import stream
-from patevolve.shared.tools import Tools
-from patevolve.shared.tools import features_of as candidate_features
+from patevolve.shared.tools import Tools, features_of
 from patevolve.shared.votes.ballots import class_code
 
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
@@ -371,11 +370,6 @@ def _pool(plan: Plan, tools: Tools, population: Population, vote: Vote) -> Popul
             mutants = tools.generator.mutate(rng, more, cls, strength)
         parts.append(Population(genomes=np.concatenate([parents, mutants]), classes=np.full(count, cls)))
     return join(parts)
-
-
-def features_of(tools: Tools, genomes: Genomes, cls: int) -> NDArray[np.float64]:
-    """Return the public features of candidates of one class."""
-    return candidate_features(tools, genomes, np.full(len(genomes), cls))
 
 
 def apportion(proportions: NDArray[np.float64], total: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,29 @@ class Tools:
     encoder: Encoder
 
 
-def features_of(tools: Tools, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (P, d) features of candidates; the images of a pool are encoded once, for they come again and again."""
+def features_of(tools: Tools, genomes: Genomes, classes: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    """Return (P, d) features of candidates, of one class or one class each.
+
+    The images of a pool are encoded once, for they come again and again.
+    """
     generator = tools.generator
     if isinstance(generator, pool.Pool) and not generator.variation:
         return _features_of_pool(tools)[generator.numbers_of(genomes)]
-    return tools.encoder.encode(generator.render(genomes, classes))
+    return tools.encoder.encode(generator.render(genomes, np.broadcast_to(classes, len(genomes))))
+
+
+def samples(
+    generator: Generator, classes: int, each: int, place: tuple[int, *tuple[int | str, ...]]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return (classes × each, ...) values of the generator's own, public draws, class by class, and their classes.
+
+    place: the seed and the names of the stream
+    """
+    values = []
+    for cls in range(classes):
+        genomes = generator.draw(stream(*place, cls), cls, each)
+        values.append(generator.render(genomes, np.full(each, cls)))
+    return np.concatenate(values), np.repeat(np.arange(classes), each)
 
 
 @functools.lru_cache(maxsize=4)
@@ -77,7 +95,9 @@ def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
     """
     channels, height, width = open_network(path, DEFAULT).shape
     each = -(-CALIBRATION // len(plan.data.classes))
-    images = _public(plan.data, _generator(plan.data, plan.generator), plan.seed, each)
+    images, _ = samples(
+        _generator(plan.data, plan.generator), len(plan.data.classes), each, (plan.seed, "public images")
+    )
     size = (height or plan.data.height, width or plan.data.width)
     return in_precision(path.read_bytes(), precision, np.stack([pixels(image, channels, *size) for image in images]))
 
@@ -113,7 +133,7 @@ def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, 
         path = assets.find(named.fitted)
         kept = unpacked(path, dimension=named.dimension, widths=named.widths, describe=describe)
         return replace(kept, embedding=named.embedding)
-    public = _public(data, generator, seed, PUBLIC)
+    public, _ = samples(generator, len(data.classes), PUBLIC, (seed, "public images"))
     encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, widths=named.widths, describe=describe)
     if encoder.dimension < named.dimension or not np.isfinite(encoder.axes).all():
         raise PlanError(
@@ -121,12 +141,3 @@ def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, 
             f"dimensions. Lower it."
         )
     return replace(encoder, embedding=named.embedding)
-
-
-def _public(data: Data, generator: Generator, seed: int, each: int) -> NDArray[np.uint8]:
-    """Return (classes × each, ...) public images of the plan's shape, the generator's own draws."""
-    images = []
-    for cls in range(len(data.classes)):
-        genomes = generator.draw(stream(seed, "public images", cls), cls, each)
-        images.append(generator.render(genomes, np.full(each, cls)))
-    return np.concatenate(images)

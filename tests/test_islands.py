@@ -16,7 +16,7 @@ from patevolve.shared.plan import agree
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.planner import spend
 from patevolve.shared.schedule import find, schedule
-from patevolve.shared.tools import tools_of
+from patevolve.shared.tools import features_of, tools_of
 
 PLAN = """
 format = 1
@@ -181,9 +181,7 @@ def distance(tools, population):
     return float(
         np.mean(
             [
-                np.linalg.norm(
-                    steps.features_of(tools, population.of_class(cls).genomes, cls).mean(axis=0) - MODEL[cls]
-                )
+                np.linalg.norm(features_of(tools, population.of_class(cls).genomes, cls).mean(axis=0) - MODEL[cls])
                 for cls in range(2)
             ]
         )

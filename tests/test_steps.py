@@ -11,7 +11,7 @@ from patevolve.shared.inquiry import Estimate
 from patevolve.shared.plan import agree
 from patevolve.shared.protocols import Sums
 from patevolve.shared.randomness import stream
-from patevolve.shared.tools import tools_of
+from patevolve.shared.tools import features_of, tools_of
 from patevolve.shared.votes.ballots import class_code
 
 PLAN = """
@@ -164,7 +164,7 @@ def test_metropolis_steps_converge_to_the_model():
 
     def miss(found):
         return max(
-            float(np.abs(steps.features_of(tools, found.of_class(cls).genomes, cls).mean(axis=0) - TRUTH[cls]).max())
+            float(np.abs(features_of(tools, found.of_class(cls).genomes, cls).mean(axis=0) - TRUTH[cls]).max())
             for cls in range(2)
         )
 
