@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patevolve.shared.privacy.events import DiscreteGaussian
-from patevolve.shared.privacy.ledger import Cap, Ledger, verify
+from patevolve.shared.privacy.ledger import AnswerKey, Cap, Ledger, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,16 +30,8 @@ CAP = Cap(epsilon=8.0, delta=1e-6)
 
 def charge(ledger: Ledger, name: str, *, sigma: float = 4e5) -> None:
     """Charge one small question."""
-    ledger.charge(
-        plan_sha256="a" * 64,
-        run="r1",
-        question=name,
-        question_sha256="b" * 64,
-        cohort_sha256="c" * 64,
-        part="neighbours",
-        event=DiscreteGaussian(sigma=sigma, l2=8.0),
-        cap=CAP,
-    )
+    key = AnswerKey(plan_sha256="a" * 64, run="r1", question=name, question_sha256="b" * 64, cohort_sha256="c" * 64)
+    ledger.charge(key, part="neighbours", event=DiscreteGaussian(sigma=sigma, l2=8.0), cap=CAP)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -70,11 +70,7 @@ class Guard:
 
     def _noised(self, ask: Ask, key: AnswerKey, exact: ExactTally) -> tuple[Charge, NoisyTally]:
         charge = self.ledger.charge(
-            plan_sha256=key.plan_sha256,
-            run=key.run,
-            question=key.question,
-            question_sha256=key.question_sha256,
-            cohort_sha256=key.cohort_sha256,
+            key,
             part=ask.part,
             event=ask.mechanism.event(),
             cap=self.policy.budget,

@@ -155,11 +155,7 @@ class StepAccount:
         """Charge the step, then return which of the units enter it."""
         key = _key(self.agreed, self.ledger.site, self.part, step)
         charge = self.ledger.charge(
-            plan_sha256=key.plan_sha256,
-            run=key.run,
-            question=key.question,
-            question_sha256=key.question_sha256,
-            cohort_sha256=key.cohort_sha256,
+            key,
             part=PART,
             event=self.part.charges[step],
             cap=self.home.policy.budget,

@@ -108,12 +108,8 @@ class Ledger:
 
     def charge(
         self,
+        key: AnswerKey,
         *,
-        plan_sha256: str,
-        run: str,
-        question: str,
-        question_sha256: str,
-        cohort_sha256: str,
         part: str,
         event: Event,
         cap: Cap,
@@ -128,18 +124,13 @@ class Ledger:
         with other content, ParameterError or UnsupportedEventError for what cannot be accounted, LedgerError when
         the answer is stored already or the file cannot be written. Nothing is written then.
         """
-        key = AnswerKey(
-            plan_sha256=plan_sha256,
-            run=run,
-            question=question,
-            question_sha256=question_sha256,
-            cohort_sha256=cohort_sha256,
-        )
         body = canonical(charge_body(key=key, part=part, scope=scope, event=event, cap=cap, time=time))
         text = event_text(event)
         with self._chain.transaction():
             if self._answered(key) is not None:
-                raise LedgerError(f"question {question!r} is answered already; return Ledger.answer's bytes instead")
+                raise LedgerError(
+                    f"question {key.question!r} is answered already; return Ledger.answer's bytes instead"
+                )
             self._check_budget(text, cap)
             link = self._chain.append(CHARGE, body)
             self._add_up(link.seq, key, part, scope, text)

@@ -28,11 +28,7 @@ def key(number):
 def fill(ledger, numbers):
     for number in numbers:
         name = key(number)
-        values = {field: getattr(name, field) for field in ("plan_sha256", "run", "question")}
-        values |= {"question_sha256": name.question_sha256, "cohort_sha256": name.cohort_sha256}
-        paid = ledger.charge(
-            **values, part="neighbours", event=EVENTS[number % 2], cap=CAP, time="2031-05-06T07:08:09Z"
-        )
+        paid = ledger.charge(name, part="neighbours", event=EVENTS[number % 2], cap=CAP, time="2031-05-06T07:08:09Z")
         if number % 3:
             ledger.store_answer(name, b"answer %d" % number, paid.seq)
 

@@ -45,8 +45,7 @@ def planted(step):
     def release(self, question, ask, key, exact):
         def charge():
             return self.ledger.charge(
-                plan_sha256=key.plan_sha256, run=key.run, question=key.question, question_sha256=key.question_sha256,
-                cohort_sha256=key.cohort_sha256, part=ask.part, event=ask.event, cap=self.policy.budget,
+                key, part=ask.part, event=ask.event, cap=self.policy.budget,
             )  # fmt: skip
 
         def draw():

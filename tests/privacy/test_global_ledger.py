@@ -11,7 +11,7 @@ from patevolve.shared.errors import LedgerError, MessageError, ParameterError, U
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.events import DiscreteGaussian, Exponential, SubsampledGaussian
 from patevolve.shared.privacy.global_ledger import GlobalLedger, verify_global
-from patevolve.shared.privacy.ledger import Cap, Ledger, verify
+from patevolve.shared.privacy.ledger import AnswerKey, Cap, Ledger, verify
 from patevolve.shared.privacy.signing import create_identity, sign_head
 
 DELTA = 1e-6
@@ -48,7 +48,7 @@ def ask(hub, question="q1", *, event=NOISE, sites=("north", "south"), content="c
 def spend(ledger, question):
     names = {"plan_sha256": "a" * 64, "run": "r1", "question": question, "question_sha256": "c" * 64}
     cap = Cap(epsilon=8.0, delta=DELTA)
-    return ledger.charge(**names, cohort_sha256="e" * 64, part="neighbours", event=NOISE, cap=cap)
+    return ledger.charge(AnswerKey(**names, cohort_sha256="e" * 64), part="neighbours", event=NOISE, cap=cap)
 
 
 def epsilon_of(curve):

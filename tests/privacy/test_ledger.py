@@ -34,7 +34,7 @@ def names(**changes):
 
 def charge(ledger, *, event=SMALL, cap=CAP, part="neighbours", **changes):
     more = {name: changes.pop(name) for name in ("scope", "time") if name in changes}
-    return ledger.charge(**names(**changes), part=part, event=event, cap=cap, **more)
+    return ledger.charge(AnswerKey(**names(**changes)), part=part, event=event, cap=cap, **more)
 
 
 def charge_until_refused(ledger, error, text, event=SMALL):

@@ -17,7 +17,7 @@ from patevolve.shared.errors import (
     LedgerError,
 )
 from patevolve.shared.privacy.events import DiscreteGaussian
-from patevolve.shared.privacy.ledger import Cap, Ledger, verify
+from patevolve.shared.privacy.ledger import AnswerKey, Cap, Ledger, verify
 
 CAP = Cap(epsilon=8.0, delta=1e-6)
 SMALL = DiscreteGaussian(sigma=400.0, l2=8.0)
@@ -33,8 +33,9 @@ PREAMBLE = """
     cap = Cap(epsilon=8.0, delta=1e-6)
     event = DiscreteGaussian(sigma=4000.0, l2=8.0)
     def charge(ledger, question):
-        return ledger.charge(plan_sha256="a" * 64, run="r", question=question, question_sha256="c" * 64,
-                             cohort_sha256="e" * 64, part="neighbours", event=event, cap=cap)
+        key = AnswerKey(plan_sha256="a" * 64, run="r", question=question, question_sha256="c" * 64,
+                        cohort_sha256="e" * 64)
+        return ledger.charge(key, part="neighbours", event=event, cap=cap)
 """
 
 
@@ -45,7 +46,7 @@ def names(**changes):
 
 def charge(ledger, *, event=SMALL, cap=CAP, part="neighbours", **changes):
     more = {name: changes.pop(name) for name in ("scope", "time") if name in changes}
-    return ledger.charge(**names(**changes), part=part, event=event, cap=cap, **more)
+    return ledger.charge(AnswerKey(**names(**changes)), part=part, event=event, cap=cap, **more)
 
 
 def charge_until_refused(ledger, error, text, event=SMALL):
