@@ -17,7 +17,7 @@ LAYERS = {
     "processes protocols products luminance contacts contrast",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
-    "islands pools copies explain verify student_export screen encoder_cli cli",
+    "islands pools copies explain verify student_export screen assets_cli encoder_cli cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1
@@ -51,6 +51,7 @@ AT_TOP = {
     "server/cli.py": {"click", "tqdm"},
     "server/dashboard/cli.py": {"click"},
     "server/pki.py": {"cryptography"},
+    "shared/assets_cli.py": {"click"},
     "shared/cli.py": {"click"},
     "shared/encoder_cli.py": {"click"},
     "shared/screen.py": {"click"},
