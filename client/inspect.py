@@ -21,7 +21,8 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.data.survey import SiteCount, Survey, Surveyor
 from patevolve.shared.data.target import doubts, target_of
 from patevolve.shared.errors import DataError
-from patevolve.shared.plan import Data, Plan
+from patevolve.shared.plan import Plan
+from patevolve.shared.plan_sections import Data
 from patevolve.shared.privacy import advice, odds
 from patevolve.shared.privacy.planner import Part, label_noise, pooled, spend
 from patevolve.shared.privacy.site_only import SiteOnly

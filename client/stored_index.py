@@ -23,7 +23,8 @@ from patevolve.shared.data.records import Records
 from patevolve.shared.data.shard import content, held_out, kept_rows
 from patevolve.shared.data.target import target_of
 from patevolve.shared.errors import DataError, PolicyError
-from patevolve.shared.plan import Agreed, Data, Plan
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.plan_sections import Data
 from patevolve.shared.protocols import Encoder
 from patevolve.shared.votes.ballots import Electorate
 

@@ -18,7 +18,8 @@ from patevolve.shared.errors import MessageError, PlanError
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import resample, smooth
 from patevolve.shared.inquiry import Inquiry
-from patevolve.shared.plan import Islands, Plan
+from patevolve.shared.plan import Plan
+from patevolve.shared.plan_sections import Islands
 from patevolve.shared.protocols import Genomes
 from patevolve.shared.randomness import stream
 from patevolve.shared.tools import Tools, features_of

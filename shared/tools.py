@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared import assets
-from patevolve.shared import plan as plans
+from patevolve.shared import assets, plan_sections
 from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
 from patevolve.shared.encoder.export import Precision, in_precision
 from patevolve.shared.encoder.fitted import packed, unpacked
@@ -23,7 +22,8 @@ from patevolve.shared.errors import PlanError
 from patevolve.shared.generators import diffusion, pool, vqvae
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
-from patevolve.shared.plan import Data, Plan
+from patevolve.shared.plan import Plan
+from patevolve.shared.plan_sections import Data
 from patevolve.shared.protocols import Encoder, Generator, Genomes
 from patevolve.shared.randomness import stream
 
@@ -103,7 +103,9 @@ def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
 
 
 @functools.lru_cache(maxsize=8)
-def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed: int, device: DeviceProfile) -> Tools:
+def _tools(
+    data: Data, generator: plan_sections.Generator, encoder: plan_sections.Encoder, seed: int, device: DeviceProfile
+) -> Tools:
     drawn = _generator(data, generator)
     if data.kind == "table":
         table = TableEncoder(schema=data.columns)
@@ -112,7 +114,7 @@ def _tools(data: Data, generator: plans.Generator, encoder: plans.Encoder, seed:
     return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, describe))
 
 
-def _generator(data: Data, named: plans.Generator) -> Generator:
+def _generator(data: Data, named: plan_sections.Generator) -> Generator:
     """Return the plan's generator."""
     match named.kind:
         case "tabular":
@@ -127,7 +129,9 @@ def _generator(data: Data, named: plans.Generator) -> Generator:
             return diffusion.load(named.asset, data.classes, named.prompts, shape=data.shape, steps=named.steps)
 
 
-def _encoder(data: Data, named: plans.Encoder, generator: Generator, seed: int, describe: Describe) -> ImageEncoder:
+def _encoder(
+    data: Data, named: plan_sections.Encoder, generator: Generator, seed: int, describe: Describe
+) -> ImageEncoder:
     """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
     if named.fitted:
         path = assets.find(named.fitted)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from patevolve.shared.errors import DataError
 from patevolve.shared.luminance import GREY, luminance
-from patevolve.shared.plan import Data
+from patevolve.shared.plan_sections import Data
 
 MOST_PIXELS = 100_000_000  # of one frame: larger ones are refused before they are decoded
 RANGELESS = "A plan in colour declares no range: convert the file to 8 or 16 bits."

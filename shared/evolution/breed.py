@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.plan import Evolution
+from patevolve.shared.plan_sections import Evolution
 from patevolve.shared.protocols import Generator, Genomes
 from patevolve.shared.randomness import stream
 

@@ -13,7 +13,8 @@ from statistics import NormalDist
 from typing import Literal
 
 from patevolve.shared.messages import Kind
-from patevolve.shared.plan import Asking, Plan
+from patevolve.shared.plan import Plan
+from patevolve.shared.plan_sections import Asking
 from patevolve.shared.privacy import odds
 from patevolve.shared.privacy.odds import Pool
 from patevolve.shared.privacy.planner import Part, asking, label_noise, pooled

@@ -12,8 +12,9 @@ import itertools
 from dataclasses import dataclass
 
 from patevolve.shared.errors import PlanError
-from patevolve.shared.plan import Plan, Privacy
+from patevolve.shared.plan import Plan
 from patevolve.shared.plan_head import HeadPlan, scheduled
+from patevolve.shared.plan_sections import Privacy
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.budget import Cap, budget_at, choose_order
 from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_for

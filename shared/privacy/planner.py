@@ -12,7 +12,8 @@ from typing import Literal
 
 from patevolve.shared import checks
 from patevolve.shared.messages import KINDS, Kind
-from patevolve.shared.plan import Asking, Islands, Plan
+from patevolve.shared.plan import Plan
+from patevolve.shared.plan_sections import Asking, Islands
 from patevolve.shared.privacy import accountant, odds
 from patevolve.shared.privacy.calibrate import gaussian_noise_multiplier, rho_for
 from patevolve.shared.privacy.events import DiscreteGaussian

@@ -8,7 +8,8 @@ import textwrap
 from typing import Any
 
 from patevolve.shared.messages import KINDS
-from patevolve.shared.plan import Agreed, Islands, Plan
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.plan_sections import Islands
 from patevolve.shared.privacy import accountant, advice, odds, split, tight
 from patevolve.shared.privacy.advice import Effect
 from patevolve.shared.privacy.calibrate import rho_for

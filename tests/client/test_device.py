@@ -158,11 +158,12 @@ def test_a_folder_that_has_not_joined_is_left_as_it_is(tmp_path, command):
 
 def test_a_profile_has_no_say_in_the_plan():
     """Nothing of a profile is a key of the plan, and no module that charges or draws noise reads one."""
-    from patevolve.shared import plan
+    from patevolve.shared import plan, plan_sections
 
-    text = re.sub(r'"""(?s:.*?)"""', "", (PROFILES.parent / "shared" / "plan.py").read_text("utf-8"))
-    assert not hasattr(plan, "DeviceProfile")
-    assert not re.search(r"\b(threads|batch|memory_mib|require_gpu)\s*:", text)
+    for module, name in ((plan, "plan.py"), (plan_sections, "plan_sections.py")):
+        text = re.sub(r'"""(?s:.*?)"""', "", (PROFILES.parent / "shared" / name).read_text("utf-8"))
+        assert not hasattr(module, "DeviceProfile")
+        assert not re.search(r"\b(threads|batch|memory_mib|require_gpu)\s*:", text)
     for folder in ("privacy", "noise", "votes"):
         for path in (PROFILES.parent / "shared" / folder).glob("*.py"):
             assert "encoder.device" not in path.read_text("utf-8")

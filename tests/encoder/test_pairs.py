@@ -8,7 +8,7 @@ import pytest
 from patevolve.shared.encoder.pairs import PairEncoder
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import InputError
-from patevolve.shared.plan import Encoder
+from patevolve.shared.plan_sections import Encoder
 from patevolve.shared.protocols import Sums
 from patevolve.shared.schema import Column
 from patevolve.shared.votes import ballots

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from patevolve.shared.evolution.breed import FLOOR, breed, exchange, spread, strength_at
 from patevolve.shared.generators.tabular import Tabular
-from patevolve.shared.plan import Evolution
+from patevolve.shared.plan_sections import Evolution
 from patevolve.shared.randomness import stream
 from patevolve.shared.schema import Column
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from patevolve.shared.evolution.breed import exchange
 from patevolve.shared.generators.tabular import Tabular
-from patevolve.shared.plan import Evolution
+from patevolve.shared.plan_sections import Evolution
 from patevolve.shared.schema import Column
 
 TABULAR = Tabular(schema=tuple(Column(name=str(i), kind="categorical", values=("x", "y")) for i in range(6)))

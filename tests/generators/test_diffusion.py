@@ -15,7 +15,7 @@ from patevolve.shared.cli import application
 from patevolve.shared.errors import InputError, PlanError
 from patevolve.shared.generators import diffusion
 from patevolve.shared.generators.diffusion import EDITS
-from patevolve.shared.plan import Generator
+from patevolve.shared.plan_sections import Generator
 from patevolve.shared.randomness import stream
 
 

@@ -15,7 +15,8 @@ from patevolve.shared.data.target import Target
 from patevolve.shared.errors import DataError, InputError, PlanError
 from patevolve.shared.generators import pool
 from patevolve.shared.generators.pool import Pool
-from patevolve.shared.plan import Generator, agree
+from patevolve.shared.plan import agree
+from patevolve.shared.plan_sections import Generator
 from patevolve.shared.randomness import stream
 
 

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from patevolve.shared.errors import ParameterError
-from patevolve.shared.plan import Agreed, Asking, Data, Evolution, Generator, Plan, Privacy, Questions, Release, Sites
+from patevolve.shared.plan import Agreed, Plan
+from patevolve.shared.plan_sections import Asking, Data, Evolution, Generator, Privacy, Questions, Release, Sites
 from patevolve.shared.privacy import accountant, planner, planner_view, split, tight
 from patevolve.shared.privacy.planner import choose_labels, composed, flip_probability, pooled, spend
 from patevolve.shared.schedule import schedule

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from patevolve.shared.plan import Asking, Data, Evolution, Generator, Plan, Release, Sites, read_plan
+from patevolve.shared.plan import Plan, read_plan
+from patevolve.shared.plan_sections import Asking, Data, Evolution, Generator, Release, Sites
 from patevolve.shared.privacy import advice, split
 from patevolve.shared.privacy.planner import spend
 from patevolve.shared.votes.ballots import class_code
