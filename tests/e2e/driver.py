@@ -77,8 +77,8 @@ def half_written(trap: Trap) -> None:
 
 
 POINTS: dict[str, Callable[[Trap], None]] = {
-    "before the charge": lambda t: before(t, ledger.Ledger, "charge", lambda _self, **named: named["question"]),
-    "after the charge": lambda t: after(t, ledger.Ledger, "charge", lambda _self, **named: named["question"]),
+    "before the charge": lambda t: before(t, ledger.Ledger, "charge", lambda _self, key, **_: key.question),
+    "after the charge": lambda t: after(t, ledger.Ledger, "charge", lambda _self, key, **_: key.question),
     "after the draw": lambda t: before(t, ledger.Ledger, "store_answer", lambda _self, key, *_: key.question),
     "after the answer is stored": lambda t: after(t, ledger.Ledger, "store_answer", lambda _s, key, *_: key.question),
     "after the global row": lambda t: after(

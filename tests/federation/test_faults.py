@@ -13,7 +13,7 @@ import pytest
 
 from patevolve.server.run import coordinate, reported
 from patevolve.shared.envelopes import decode_response
-from patevolve.shared.privacy.ledger import Ledger
+from patevolve.shared.privacy.ledger import AnswerKey, Ledger
 from patevolve.shared.secagg.site import SiteSum
 
 TARGETS = ("site", "executor", "coordinator", "network")
@@ -118,11 +118,11 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
 
         monkeypatch.setattr(owner, method, call)
 
-    def charging(*, question: str, **_: Any) -> tuple[str, str]:
-        what = "an island's charge" if question.startswith("islands/") else "charge"
+    def charging(key: AnswerKey, **_: Any) -> tuple[str, str]:
+        what = "an island's charge" if key.question.startswith("islands/") else "charge"
         return f"before {what}", f"after {what}"
 
-    def storing(key: Any, *_: Any) -> tuple[str, str]:
+    def storing(key: AnswerKey, *_: Any) -> tuple[str, str]:
         return ("after an island's draw" if key.question.startswith("islands/") else "after draw"), ""
 
     passing(Ledger, "charge", charging, lambda ledger: ledger.site)

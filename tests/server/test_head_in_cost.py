@@ -6,7 +6,7 @@ import pytest
 
 from patevolve.server.dashboard.snapshot import _spent
 from patevolve.server.report import site_summaries
-from patevolve.shared.plan import agree
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.global_ledger import GlobalLedger
 from patevolve.shared.privacy.global_view import GlobalView, view_global
@@ -15,39 +15,10 @@ from patevolve.shared.privacy.signing import create_identity
 from patevolve.shared.runfolder import RunFolder
 from patevolve.shared.schedule import schedule
 
-PLAN = """
-format = 1
-name = "digits"
-seed = 1
-[privacy]
-epsilon = 4.0
-delta = 1e-6
-unit = "record"
-[sites]
-count = 1
-expected_units = 300
-[data]
-kind = "image"
-classes = ["0", "1"]
-label = "digit"
-height = 28
-width = 28
-[generator]
-kind = "simulator"
-[encoder.head]
-share = 0.6
-[questions.neighbours]
-share = 0.4
-candidates = 20
-nearest = 2
-[release]
-samples = 20
-"""
-
 
 @pytest.fixture
-def agreed():
-    return agree(PLAN)
+def agreed(two_digits):
+    return vary(two_digits, {"encoder.head.share": 0.6, "questions.neighbours.share": 0.4, "sites.count": 1})
 
 
 @pytest.fixture
