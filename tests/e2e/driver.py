@@ -124,9 +124,9 @@ def refund() -> None:
     """Plant the fault that a second charge for one question is taken as paid already."""
     charge = ledger.Ledger.charge
 
-    def once(self: Any, **named: Any) -> Any:
-        paid = [c for c in self.charges() if c.key.question_sha256 == named["question_sha256"]]
-        return paid[0] if paid else charge(self, **named)
+    def once(self: Any, key: ledger.AnswerKey, **named: Any) -> Any:
+        paid = [c for c in self.charges() if c.key.question_sha256 == key.question_sha256]
+        return paid[0] if paid else charge(self, key, **named)
 
     ledger.Ledger.charge = once  # type: ignore[method-assign,assignment]
 
