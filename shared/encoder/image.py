@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.luminance import luminance
-from patevolve.shared.products import products
+from patevolve.shared.products import pool_of, products
 from patevolve.shared.protocols import Sums
 
 ORIENTATIONS, CELLS = 8, 6
@@ -134,7 +134,11 @@ class ImageEncoder:
         if len(values) == 0:
             return np.zeros((0, self.dimension))
         # Each image by itself, bit by bit: what a record votes must not hang on who stands beside it.
-        return products(self.describe(values) - self.mean, self.axes.T)  # label: own-components
+        axes, parts = pool_of(self.axes.T), []
+        for start in range(0, len(values), BATCH):  # what is made of a batch stays in the cache
+            described = self.describe(values[start : start + BATCH]) - self.mean
+            parts.append(products(described, axes))  # label: own-components
+        return np.concatenate(parts)
 
     def embed(self, features: Floats) -> Floats:
         """Return Fourier features, each row of norm exactly 1, or components, each row of norm at most 1."""

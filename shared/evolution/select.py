@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+MOST = 4096  # candidates that are all compared with each other
+BLOCK = 256  # candidates on each side whose kernel is made at a time: it stays in the cache
+
 Weights = NDArray[np.float64]
 
 
@@ -41,11 +44,44 @@ def resample(rng: np.random.Generator, weights: Weights, count: int) -> NDArray[
 
 
 def smooth(features: NDArray[np.float64], votes: Weights, bandwidth: float) -> Weights:
-    """Return votes averaged over neighbouring candidates by a Gaussian kernel: noise averages out, structure stays."""
-    square = np.einsum("pd,pd->p", features, features)
-    distance = np.maximum(square[:, None] + square - 2.0 * features @ features.T, 0.0)
-    kernel = np.exp(-distance / (2.0 * bandwidth**2))
-    return np.asarray(kernel @ votes / kernel.sum(axis=1))
+    """Return votes averaged over neighbouring candidates by a Gaussian kernel: noise averages out, structure stays.
+
+    features: (P, d); votes: (P,). Up to MOST candidates are averaged over all of them (Nadaraya 1964; Watson 1964).
+    More are halved first where they spread most (Bentley 1975), so that the time for each stays bounded; a candidate
+    is then averaged over those on its side.
+    """
+    found = np.empty(len(votes))
+    for some in _halved(features, np.arange(len(votes))):
+        found[some] = _averaged(features[some] / bandwidth, votes[some])
+    return found
+
+
+def _halved(features: NDArray[np.float64], rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the rows in groups of at most MOST, cut at the median of the coordinate that varies most."""
+    if len(rows) <= MOST:
+        return [rows]
+    own = features[rows]
+    order = rows[np.argsort(own[:, np.argmax(own.var(axis=0))], kind="stable")]
+    middle = len(rows) // 2
+    return [*_halved(features, order[:middle]), *_halved(features, order[middle:])]
+
+
+def _averaged(points: NDArray[np.float64], votes: Weights) -> Weights:
+    """Return votes (P,) averaged by the kernel exp(−½‖x − y‖²), each pair of blocks weighed once."""
+    norms, pairs = 0.5 * np.einsum("pd,pd->p", points, points), np.stack([votes, np.ones(len(votes))], axis=1)
+    sums = np.zeros_like(pairs)
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(votes), BLOCK)]
+    for number, rows in enumerate(blocks):
+        for columns in blocks[number:]:
+            kernel = points[rows] @ points[columns].T
+            kernel -= norms[rows, None]
+            kernel -= norms[columns]
+            np.exp(np.minimum(kernel, 0.0, out=kernel), out=kernel)
+            sums[rows] += kernel @ pairs[columns]
+            if columns != rows:
+                sums[columns] += kernel.T @ pairs[rows]
+    averages: Weights = sums[:, 0] / sums[:, 1]
+    return averages
 
 
 def histogram(votes: Weights, threshold: float) -> Weights:

@@ -31,7 +31,7 @@ FINE_NUMBERS = 2 * FINE_KNOTS**2 + 16
 GRID = 32  # side of the first, uncentred rendering
 REACH = 1.5  # it covers [−REACH, REACH]²
 BOX = 20 / 28  # the glyph's longer side, as a share of the image: the convention of handwritten-digit sets
-BATCH = 500
+BATCH = 250  # images drawn at a time: what is made of them stays in the cache
 FURTHEST = 30.0  # standard units: beyond what evolution reaches; rendering is total, whoever sent the genome
 FACE_CHANGE = 0.4  # of mutation strength beyond 0.1: how often a mutant changes its face
 

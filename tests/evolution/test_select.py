@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
+from patevolve.shared.evolution import select
 from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
 
 
@@ -96,6 +97,35 @@ def test_copies_share_their_votes():
     votes = np.arange(12.0)
     found = smooth(features, votes, 0.01).reshape(3, 4)
     assert np.allclose(found, votes.reshape(3, 4).mean(axis=1)[:, None])
+
+
+@pytest.mark.parametrize("candidates", [1, 4, 5, 23])
+def test_blocks_change_nothing(candidates, monkeypatch):
+    rng = np.random.default_rng(candidates)
+    features, votes = rng.normal(size=(candidates, 3)), rng.normal(size=candidates)
+    whole = smooth(features, votes, 0.5)
+    monkeypatch.setattr(select, "BLOCK", 4)
+    assert np.allclose(smooth(features, votes, 0.5), whole, atol=1e-12)
+
+
+def test_many_candidates_are_averaged_over_those_on_their_side(monkeypatch):
+    """Clusters far apart: halving cuts between them, so nothing is lost; and no group is larger than the limit."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [90.0, 0.0], [0.0, 40.0], [90.0, 40.0]])
+    features = rng.permutation(np.repeat(centres, 8, axis=0)) + 0.1 * rng.normal(size=(32, 2))
+    votes = rng.normal(size=32)
+    whole = smooth(features, votes, 1.0)
+    monkeypatch.setattr(select, "MOST", 8)
+    groups = select._halved(features, np.arange(32))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(32))
+    assert [len(group) for group in groups] == [8, 8, 8, 8]
+    assert np.allclose(smooth(features, votes, 1.0), whole, atol=1e-12)
+
+
+def test_copies_beyond_the_limit_end(monkeypatch):
+    """No coordinate tells them apart: they are halved all the same."""
+    monkeypatch.setattr(select, "MOST", 4)
+    assert np.allclose(smooth(np.ones((19, 2)), np.full(19, 3.0), 0.5), 3.0)
 
 
 @given(st.lists(st.floats(-100, 100), max_size=9), st.floats(0, 50))
