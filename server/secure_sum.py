@@ -1,13 +1,16 @@
-"""The coordinator's side of the secure sum on the disk, and its two exchanges."""
+"""The coordinator's side of the secure sum on the disk, and its two exchanges.
+
+The file is no message and has none of a message's limits: 1,000 sites' masked vectors of 10^4 values take 86 MB.
+Layout: length of the heads (8 bytes, little endian) · heads (canonical JSON) · the sum's journal.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from patevolve.server.cohort import missing
 from patevolve.server.post import Wave
@@ -44,8 +47,8 @@ class SecureSum:
 
     def save(self) -> None:
         """Keep what was received: a killed coordinator sends the same requests again, and gets the same replies."""
-        arrays = {"sum": np.frombuffer(self.sum.export_state(), np.uint8)}
-        data = wire.encode(wire.Packet(kind="sum", fields={"heads": self.heads}, arrays=arrays))
+        heads = wire.canonical_json(self.heads)
+        data = b"".join([len(heads).to_bytes(8, "little"), heads, self.sum.export_state()])
         write_atomic(self.path, data, mode=0o600)
 
     def set_up(self, sites: Sequence[str], send: Send) -> None:
@@ -134,14 +137,24 @@ def open_sum(path: Path, spec: SumSpec, *, agreed: Agreed, identity: Identity, s
     def request(action: Action, parts: tuple[bytes, ...]) -> Request:
         return Request(action=action, plan=spec.plan, run=spec.run, sites=tuple(sorted(sites)), parts=parts)
 
-    file, heads = path / FILE, {}
+    file = path / FILE
+    heads: dict[str, dict[str, str]] = {}
     if file.exists():
-        packet = wire.decode(file.read_bytes(), kind="sum")
-        heads = packet.fields["heads"]
-        found = CoordinatorSum.restore(packet.arrays["sum"].tobytes(), spec, identity=identity)
+        heads, journal = _read(file)
+        found = CoordinatorSum.restore(journal, spec, identity=identity)
     else:
         found = CoordinatorSum(spec, identity=identity)
     return SecureSum(path=file, agreed=agreed, sum=found, request=request, heads=heads)
+
+
+def _read(file: Path) -> tuple[dict[str, dict[str, str]], bytes]:
+    """Return the heads and the sum's journal. Raises MessageError for a file that this version did not write."""
+    data = file.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    try:
+        return {str(batch): dict(heads) for batch, heads in json.loads(data[8:end]).items()}, data[end:]
+    except (ValueError, TypeError, AttributeError) as reason:
+        raise MessageError(f"{file} was not written by this version, or is damaged; begin another run.") from reason
 
 
 def _parts(site: str, response: Response, count: int) -> tuple[bytes, ...]:
