@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from patevolve.shared import errors, wire
 from patevolve.shared.errors import MessageError, ParameterError, PatevolveError
 from patevolve.shared.privacy.ledger_rows import label
-from patevolve.shared.privacy.signing import Identity
+from patevolve.shared.privacy.signing import Identity, signed_by
 
 Action = Literal["hello", "setup", "ask", "unmask", "evolve"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -181,13 +179,8 @@ def decode_welcome(data: bytes, request: Request) -> Welcome:
         raise MessageError("a greeting whose capabilities are no names found; it was not written by patevolve.")
     can = Capabilities(kinds=tuple(fields["kinds"]), trust=tuple(fields["trust"]), message=fields["message"])
     welcome = Welcome(site=fields["site"], public_key=fields["public_key"], capabilities=can, unsafe=fields["unsafe"])
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(welcome.public_key))
-        key.verify(bytes.fromhex(fields["signature"]), _greeting(request, welcome))
-    except (InvalidSignature, ValueError) as reason:
-        raise MessageError(f"a greeting of {welcome.site!r} that its key did not sign found; refuse it.") from reason
-    if fields["signature"] != fields["signature"].lower() or len(fields["signature"]) != 128:  # one value, one encoding
-        raise MessageError("a greeting whose signature is spelt otherwise found; it was not written by patevolve.")
+    if not signed_by(welcome.public_key, fields["signature"], _greeting(request, welcome)):
+        raise MessageError(f"a greeting of {welcome.site!r} that its key did not sign found; refuse it.")
     if not welcome.site:
         raise MessageError("a greeting without a name found; expected the site's.")
     return welcome

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from patevolve.shared import wire
 from patevolve.shared.envelopes import ACTIONS, MAX_REQUEST, Action
 from patevolve.shared.errors import InputError, MessageError
-from patevolve.shared.privacy.signing import Identity
+from patevolve.shared.privacy.signing import Identity, signed_by
 
 _CONTEXT = {  # keeps a signature over one kind of file from being one over anything else
     "sealed question": b"patevolve sealed question 1\n",
@@ -121,11 +119,8 @@ def _open(kind: str, data: bytes, names: set[str], key: str | None) -> tuple[dic
         )
     content = body.tobytes()
     signed = {name: fields[name] for name in names}
-    try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(fields["public_key"]))
-        public.verify(bytes.fromhex(fields["signature"]), _signed(kind, signed, content))
-    except (InvalidSignature, ValueError) as reason:
-        raise MessageError(f"a {kind} whose signature does not fit found; it was changed on its way.") from reason
+    if not signed_by(fields["public_key"], fields["signature"], _signed(kind, signed, content)):
+        raise MessageError(f"a {kind} whose signature does not fit found; it was changed on its way.")
     return fields, content
 
 

@@ -55,9 +55,7 @@ AT_TOP = {
     "shared/cli.py": {"click"},
     "shared/encoder_cli.py": {"click"},
     "shared/screen.py": {"click"},
-    "shared/envelopes.py": {"cryptography"},
     "shared/privacy/signing.py": {"cryptography"},
-    "shared/sealed.py": {"cryptography"},
     "shared/secagg/keys.py": {"cryptography"},
     "shared/secagg/masks.py": {"cryptography"},
 }

@@ -70,9 +70,12 @@ def allowed(authorization: bytes, token: str) -> bool:
         given = value.strip()
     elif scheme.lower() == b"basic":
         try:
-            given = base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+            decoded = base64.b64decode(value.strip(), validate=True)
         except binascii.Error:
             return False
+        if base64.b64encode(decoded) != value.strip():  # stray bits after the last character
+            return False
+        given = decoded.partition(b":")[2]
     return hmac.compare_digest(given, token.encode())  # in a time that does not tell how much of it was right
 
 

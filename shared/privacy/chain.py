@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 PAGE_OF_LINKS = 512  # rows per read transaction when the chain is walked, so that no reader holds the log for long
 GENESIS = "genesis"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 ZERO = "0" * 64  # what stands before the first link
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
@@ -91,15 +93,21 @@ def link_digest(*, seq: int, kind: str, body_sha256: str, previous: str) -> str:
         kind_bytes = kind.encode()
         parts = (
             b"patevolve chain 1\n",
-            bytes.fromhex(previous),
+            _raw(previous),
             seq.to_bytes(8, "big"),
             len(kind_bytes).to_bytes(2, "big"),
             kind_bytes,
-            bytes.fromhex(body_sha256),
+            _raw(body_sha256),
         )
     except (ValueError, OverflowError, AttributeError, TypeError) as error:
         raise LedgerError(f"row {seq!r} cannot belong to a chain ({error}); it was forged or damaged") from error
     return sha256_of(b"".join(parts))
+
+
+def _raw(digest: str) -> bytes:
+    if not _DIGEST.fullmatch(digest):  # fromhex also takes upper case and blanks: two texts of one row
+        raise ValueError(f"{digest!r} is no digest of 64 lower-case hexadecimal digits")
+    return bytes.fromhex(digest)
 
 
 def next_link(tail: Link | None, kind: str, body: str) -> Link:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from patevolve.shared.privacy.ledger_rows import label, sha256
 
 FORMAT = "patevolve-head/1"
 _CONTEXT = b"patevolve signed head 1\n"  # keeps a signature over a head from being one over anything else
+_SIGNATURE = re.compile(r"[0-9a-f]{128}")
 MAX_SEQ = 2**53  # JSON numbers are exact up to here
 
 
@@ -103,11 +105,16 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
 
 
 def signed_by(public_key: str, signature: str, data: bytes) -> bool:
-    """Return whether ``public_key`` (64 hexadecimal digits) made this signature (128 of them) over ``data``."""
+    """Return whether ``public_key`` (64 hexadecimal digits) made this signature (128 of them) over ``data``.
+
+    Digits are lower-case and nothing stands between them: a second spelling would be a second text with one meaning.
+    """
+    if not isinstance(signature, str) or not _SIGNATURE.fullmatch(signature):
+        return False
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(sha256(public_key=public_key)))
         key.verify(bytes.fromhex(signature), data)
-    except (InvalidSignature, ParameterError, ValueError, TypeError, AttributeError):
+    except (InvalidSignature, ParameterError, ValueError):
         return False
     return True
 
@@ -149,6 +156,8 @@ def head_from_json(text: str) -> SignedHead:
         raise LedgerError("no signed head found; expected the JSON text that head_to_json writes") from error
     if form != FORMAT or not isinstance(signature, str):
         raise LedgerError(f"signed head of format {form!r} found; expected {FORMAT!r}. Use the version that wrote it")
+    if head_to_json(signed) != text:
+        raise LedgerError("a signed head in another spelling found; expected the text that head_to_json writes")
     return signed
 
 

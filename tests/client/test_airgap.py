@@ -18,7 +18,7 @@ from patevolve.shared.errors import InputError, MessageError
 from patevolve.shared.messages import Question, encode_question
 from patevolve.shared.plan import agree
 from patevolve.shared.privacy.signing import create_identity
-from patevolve.shared.sealed import SealedAnswer, SealedQuestion, open_answer, open_question, seal_question
+from patevolve.shared.sealed import SealedAnswer, SealedQuestion, open_answer, open_question, seal_answer, seal_question
 
 server = pytest.importorskip("patevolve.server.airgap")
 PLAN = """
@@ -192,6 +192,34 @@ def test_a_question_not_signed_by_the_coordinator_the_site_joined_is_refused(wor
         world.answer(path, "north")
     assert not (world.path / "answer.pv").exists()
     assert not (world.home("north") / "ledger.sqlite").exists()  # refused before anything of the site was opened
+
+
+SPELLINGS = [str.upper, lambda text: text[:64] + " " + text[64:], lambda text: text + "\n"]
+
+
+@pytest.mark.parametrize("field", ["signature", "public_key"])
+@pytest.mark.parametrize("spelt", SPELLINGS)
+def test_a_signature_or_key_has_one_spelling(world, field, spelt):
+    data = written(world, "north", "ask", counting(world)).read_bytes()
+    packet = wire.decode(data)
+    other = wire.encode(
+        wire.Packet(
+            kind=packet.kind, fields={**packet.fields, field: spelt(packet.fields[field])}, arrays=packet.arrays
+        )
+    )
+    open_question(data, coordinator=world.coordinator.public_key, site="north")
+    with pytest.raises(MessageError):
+        open_question(other, coordinator=world.coordinator.public_key, site="north")
+    answer = seal_answer(SealedAnswer(site="north", action="ask", question="ab" * 32, body=b""), world.coordinator)
+    packet = wire.decode(answer)
+    other = wire.encode(
+        wire.Packet(
+            kind=packet.kind, fields={**packet.fields, field: spelt(packet.fields[field])}, arrays=packet.arrays
+        )
+    )
+    open_answer(answer, key=None)
+    with pytest.raises(MessageError):
+        open_answer(other, key=None)  # a key in another spelling would be pinned as another key
 
 
 def test_a_question_for_another_site_is_refused(world):

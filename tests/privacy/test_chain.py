@@ -130,3 +130,12 @@ def test_what_has_no_canonical_text_is_refused(value):
 def test_only_the_canonical_text_is_read(text):
     with pytest.raises(LedgerError):
         chain.parse(text, where="row 1")
+
+
+@pytest.mark.parametrize("spelt", [str.upper, lambda text: text[:2] + " " + text[2:], lambda text: text + "\n", bytes])
+@pytest.mark.parametrize("which", ["previous", "body_sha256"])
+def test_a_digest_has_one_spelling(which, spelt):
+    good = {"seq": 1, "kind": "charge", "body_sha256": "ab" * 32, "previous": "cd" * 32}
+    chain.link_digest(**good)
+    with pytest.raises(LedgerError):
+        chain.link_digest(**good | {which: b"ab" * 32 if spelt is bytes else spelt(good[which])})

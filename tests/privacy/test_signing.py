@@ -127,6 +127,30 @@ def test_what_is_no_signature_raises_ledger_error_alone(signature):
         verify_head(SignedHead(head=HEAD, signature=signature), FIXED.public_key)
 
 
+SPELLINGS = [str.upper, lambda text: text[:64] + " " + text[64:], lambda text: text + "\n", lambda text: text + "\0"]
+
+
+@pytest.mark.parametrize("spelt", SPELLINGS)
+def test_a_signature_or_key_in_another_spelling_is_none(spelt):
+    signature = sign_head(HEAD, FIXED).signature
+    assert FIXED.public_key != FIXED.public_key.upper()
+    with pytest.raises(LedgerError):
+        verify_head(SignedHead(head=HEAD, signature=spelt(signature)), FIXED.public_key)
+    with pytest.raises(LedgerError):
+        verify_head(SignedHead(head=HEAD, signature=signature), spelt(FIXED.public_key))
+
+
+@pytest.mark.parametrize("spelt", [lambda text: text + " ", lambda text: text.replace(":", ": "), json.loads])
+def test_a_head_has_one_text(spelt):
+    text = head_to_json(sign_head(HEAD, FIXED))
+    other = spelt(text)
+    if isinstance(other, dict):
+        other = json.dumps(dict(reversed(other.items())), separators=(",", ":"))
+    assert json.loads(other) == json.loads(text)
+    with pytest.raises(LedgerError, match="spelling"):
+        head_from_json(other)
+
+
 @pytest.mark.parametrize("key", ["", "00" * 31, "G" * 64, None, "00" * 32, "ff" * 32])
 def test_what_is_no_public_key_raises_ledger_error_alone(key):
     with pytest.raises(LedgerError):
