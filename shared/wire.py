@@ -61,8 +61,13 @@ def encode(packet: Packet) -> bytes:
         heads.append([name, dtype, list(array.shape)])
         blocks.append(array.astype(dtype, copy=False).tobytes())
     header = canonical_json({"version": VERSION, "kind": packet.kind, "fields": dict(packet.fields), "arrays": heads})
+    if len(header) > MAX_HEADER:
+        raise MessageError(
+            f"a message with {len(header)} bytes of fields was built; expected at most {MAX_HEADER}, for names and "
+            f"other small fields. Shorten them, or have fewer sites in one message."
+        )
     data = b"".join([MAGIC, len(header).to_bytes(4, "little"), header, *blocks])
-    if len(data) > MAX_BYTES or len(header) > MAX_HEADER:
+    if len(data) > MAX_BYTES:
         raise MessageError(
             f"a message of {len(data)} bytes was built; expected at most {MAX_BYTES}. Send fewer candidates."
         )

@@ -246,6 +246,11 @@ def test_too_large_a_message_is_neither_written_nor_read(monkeypatch):
         wire.decode(data)
 
 
+def test_an_over_long_header_is_not_blamed_on_the_candidates():
+    with pytest.raises(MessageError, match=f"bytes of fields was built; expected at most {wire.MAX_HEADER}"):
+        wire.encode(wire.Packet(kind="k", fields={"a": "x" * wire.MAX_HEADER}))
+
+
 @settings(max_examples=200)
 @given(
     arrays.arrays(
