@@ -91,8 +91,7 @@ def tally() -> list[Row]:
             whole,
             "×",
             most=1.6,
-            note="the product inside is on whole numbers, exact in any order (shared/votes/SENSITIVITY.md, lemma 5)",
-            next="screen in float32 with an error bound, exact products for those that it leaves undecided",
+            note="screened in single precision, exact products where that cannot tell (shared/votes/SENSITIVITY.md, lemma 9)",
         ),
         row(1, "vote tally in ten classes / bare matrix product of all", split, "×", most=1.6),
         row(

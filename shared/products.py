@@ -36,6 +36,21 @@ def pool_of(vectors: Floats) -> Pool:
     return Pool(whole=whole, exponent=exponent, bits=bits)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapped:
+    """Private rows as whole numbers (n, d), each row with a power of two of its own (n, 1)."""
+
+    whole: Floats
+    exponent: NDArray[np.int32]
+
+
+def snapped(rows: Floats, bits: int) -> Snapped:
+    """Return private rows (n, d) as whole numbers of at most 2^bits. A non-finite coordinate counts as 0."""
+    finite = _finite(rows)
+    whole, exponent = _snapped(finite, bits, np.abs(finite).max(axis=1, initial=0.0)[:, None])
+    return Snapped(whole=whole, exponent=exponent)
+
+
 def products(rows: Floats, pool: Floats | Pool) -> Floats:
     """Return the (n, P) inner products of private rows (n, d) with public vectors (P, d), each to about 2⁻²⁰.
 
@@ -45,10 +60,25 @@ def products(rows: Floats, pool: Floats | Pool) -> Floats:
     right = pool if isinstance(pool, Pool) else pool_of(pool)
     scaled, step = np.empty((len(rows), len(right.whole))), max(1, BLOCK // max(rows.shape[1], 1))
     for start in range(0, len(rows), step):
-        finite, some = _finite(rows[start : start + step]), scaled[start : start + step]
-        left, up = _snapped(finite, right.bits, np.abs(finite).max(axis=1, initial=0.0)[:, None])
-        np.matmul(left, right.whole.T, out=some)
-        some *= np.ldexp(1.0, up + right.exponent - 2 * right.bits)  # label: exact-products
+        products_of(snapped(rows[start : start + step], right.bits), right, out=scaled[start : start + step])
+    return scaled
+
+
+def products_of(rows: Snapped, pool: Pool, out: Floats | None = None) -> Floats:
+    """Return the (n, P) inner products of rows that are snapped already, in ``out`` if it is given."""
+    scaled: Floats = np.matmul(rows.whole, pool.whole.T, out=out)
+    scaled *= np.ldexp(1.0, rows.exponent + pool.exponent - 2 * pool.bits)  # label: exact-products
+    return scaled
+
+
+def products_at(rows: Snapped, pool: Pool, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Floats:
+    """Return (m,) what ``products_of`` has at the rows and columns ``pairs``, bit by bit."""
+    at, places = pairs
+    scaled, step = np.empty(len(at)), max(1, BLOCK // max(rows.whole.shape[1], 1))
+    for start in range(0, len(at), step):
+        some = slice(start, start + step)
+        scaled[some] = np.einsum("md,md->m", rows.whole[at[some]], pool.whole[places[some]])
+    scaled *= np.ldexp(1.0, rows.exponent[at, 0] + pool.exponent - 2 * pool.bits)  # label: exact-pairs
     return scaled
 
 

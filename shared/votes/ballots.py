@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.products import Pool, pool_of, products
 from patevolve.shared.tally import ExactTally
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
+from patevolve.shared.votes.nearest import blocks, field_of, nearest_candidates
 
 ENTRIES = 2**22  # coordinates of prototypes held at a time: bounds their memory
-BLOCK = 2**20  # distances held at a time by the neighbour search: bounds its memory
-SIEVE = 8  # groups per vote among which the neighbour search looks first
 
 
 class Electorate:
@@ -130,60 +127,15 @@ def neighbours(
         own = np.flatnonzero(candidate_classes == cls)
         if not len(own):
             continue
-        k, pool = min(nearest, len(own)), _pool_of(candidate_features[own])
-        for rows in _blocks(np.flatnonzero(classes == cls), len(own)):
+        k, pool = min(nearest, len(own)), field_of(candidate_features[own])
+        for rows in blocks(np.flatnonzero(classes == cls), pool):
             units.append(np.repeat(voters.unit[rows], k))
-            places.append(own[_nearest_of(features[rows], pool, k)].ravel())
+            places.append(own[nearest_candidates(features[rows], pool, k)].ravel())
             values.append((voters.weight[rows, None] * rank_weights(k)).ravel())
     if not units:
         return sum_ballots(Entries(units=np.zeros(0, int), coordinates=np.zeros(0, int), values=np.zeros(0)), bounds)
     entries = Entries(units=np.concatenate(units), coordinates=np.concatenate(places), values=np.concatenate(values))
     return sum_ballots(entries, bounds)
-
-
-def _blocks(rows: NDArray[np.int64], candidates: int) -> list[NDArray[np.int64]]:
-    size = max(1, BLOCK // candidates)
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pool:
-    """Candidates of one class: their vectors and half their squared norms (P,)."""
-
-    vectors: Pool
-    norms: NDArray[np.float64]
-
-
-def _pool_of(vectors: NDArray[np.float64]) -> _Pool:
-    return _Pool(vectors=pool_of(vectors), norms=0.5 * np.einsum("pd,pd->p", vectors, vectors))
-
-
-def nearest_candidates(rows: NDArray[np.float64], pool: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Return the positions of each row's k nearest pool members, nearest first; ties go to the earlier member."""
-    return _nearest_of(rows, _pool_of(pool), k)
-
-
-def _nearest_of(rows: NDArray[np.float64], pool: _Pool, k: int) -> NDArray[np.int64]:
-    distance = products(rows, pool.vectors)
-    np.subtract(pool.norms, distance, out=distance)  # ½‖x − c‖² up to a constant of the row  # label: own-distances
-    at, places = np.divmod(np.flatnonzero(distance <= _reach(distance, k)), len(pool.norms))
-    order = np.lexsort((distance[at, places], at))  # stable, so equal distances stay in the pool's order
-    starts = np.searchsorted(at, np.arange(len(rows)))
-    nearest: NDArray[np.int64] = places[order[starts[:, None] + np.arange(k)]]
-    return nearest
-
-
-def _reach(distance: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Return (n, 1) distances within which each row has at least k members, and seldom many more.
-
-    The k-th smallest of the minima of disjoint groups: k groups have a member that near. Minima are cheaper than a
-    partition of the whole row, and as exact.
-    """
-    groups = SIEVE * k
-    if distance.shape[1] < 4 * groups:
-        return np.partition(distance, k - 1, axis=1)[:, k - 1 : k]
-    whole = distance[:, : distance.shape[1] // groups * groups].reshape(len(distance), -1, groups)
-    return np.partition(whole.min(axis=1), k - 1, axis=1)[:, k - 1 : k]
 
 
 def rank_weights(k: int) -> NDArray[np.float64]:

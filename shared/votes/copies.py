@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.tally import ExactTally
-from patevolve.shared.votes.ballots import BLOCK, Electorate, nearest_candidates
+from patevolve.shared.votes.ballots import Electorate
 from patevolve.shared.votes.lattice import Bounds, Entries, sum_ballots
+from patevolve.shared.votes.nearest import blocks, field_of, nearest_candidates
 
 
 def copies_bounds(candidates: int) -> Bounds:
@@ -33,9 +34,9 @@ def copies(
     """
     if not len(features):
         return sum_ballots(Entries(units=np.zeros(0, int), coordinates=np.zeros(0, int), values=np.zeros(0)), bounds)
-    places = np.concatenate(
-        [nearest_candidates(rows, candidates, 1)[:, 0] for rows in _blocks(features, len(candidates))]
-    )
+    field = field_of(candidates)
+    parts = blocks(np.arange(len(features)), field)
+    places = np.concatenate([nearest_candidates(features[rows], field, 1)[:, 0] for rows in parts])
     # Exact sums, one record at a time: what a record says does not hang on who stands beside it (lemma 5).
     apart = np.array([math.fsum(row) for row in (features - candidates[places]) ** 2])  # label: own-closeness
     order = np.lexsort((apart, voters.unit))
@@ -43,8 +44,3 @@ def copies(
     near = first[apart[first] <= within**2]
     entries = Entries(units=voters.unit[near], coordinates=places[near], values=np.ones(len(near)))
     return sum_ballots(entries, bounds)  # label: copies
-
-
-def _blocks(features: NDArray[np.float64], candidates: int) -> list[NDArray[np.float64]]:
-    size = max(1, BLOCK // candidates)
-    return [features[start : start + size] for start in range(0, len(features), size)]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patevolve.shared.votes import ballots
+from patevolve.shared.votes import ballots, nearest
 from patevolve.shared.votes.ballots import Electorate
+from patevolve.shared.votes.nearest import nearest_candidates
 
 
 def by_unit(units):
@@ -95,9 +96,9 @@ def test_rank_weights_have_norm_one_and_fall(k):
 def test_ties_go_to_the_earlier_candidate_in_order():
     pool = np.zeros((20, 3))
     for k in (1, 3, 20):
-        assert ballots.nearest_candidates(np.zeros((2, 3)), pool, k).tolist() == [list(range(k))] * 2
+        assert nearest_candidates(np.zeros((2, 3)), pool, k).tolist() == [list(range(k))] * 2
     pool[[4, 7, 9]] = 1.0
-    assert ballots.nearest_candidates(np.ones((1, 3)), pool, 4).tolist() == [[4, 7, 9, 0]]
+    assert nearest_candidates(np.ones((1, 3)), pool, 4).tolist() == [[4, 7, 9, 0]]
 
 
 def test_blocks_do_not_show(monkeypatch):
@@ -111,7 +112,7 @@ def test_blocks_do_not_show(monkeypatch):
         return ballots.neighbours(voters, features, classes, candidates, nearest=3, bounds=bounds).values
 
     whole = tally()
-    monkeypatch.setattr(ballots, "BLOCK", 7)
+    monkeypatch.setattr(nearest, "BLOCK", 140)
     assert np.array_equal(tally(), whole)
 
 
