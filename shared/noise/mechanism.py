@@ -18,6 +18,7 @@ from patevolve.shared.randomness import NoiseSource
 from patevolve.shared.tally import ExactTally, IntVector, NoisyTally
 
 _LOG = logging.getLogger(__name__)
+_LARGEST_EXPONENT = 700.0  # exp of more is near the end of double precision
 _HALF_RANGE = 2**62  # exact values and noise below this cannot overflow int64 together
 # A bound rounded to the nearest float may exceed the same bound computed along another path by a few ulp.
 _ROUNDING = 1 + 2**-40
@@ -91,8 +92,11 @@ def delta_from_distance(distance: float, epsilon: float) -> float:
     """Return (1 + exp(ε))·distance: the δ that a total variation distance between real and ideal noise costs.
 
     If M is (ε, δ)-DP and M' lies within ``distance`` of it on every data set, M' is (ε, δ + (1 + exp(ε))·distance)-DP.
+    Never above 1, which promises nothing.
     """
-    return float((1.0 + np.exp(checks.non_negative(epsilon=epsilon))) * distance)
+    if checks.non_negative(epsilon=epsilon) > _LARGEST_EXPONENT:
+        return 1.0 if distance > 0.0 else 0.0
+    return min(1.0, float((1.0 + np.exp(epsilon)) * distance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

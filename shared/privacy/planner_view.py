@@ -278,7 +278,7 @@ def describe_text(agreed: Agreed) -> str:
         *_wrapped(
             f"ε = {found['epsilon']:g} at δ = {found['delta']:g} per {unit}; {found['sites']} site(s), "
             f"{found['trust']}, about {found['units_per_site']:,} {unit}s each, {found['units_per_class']:,.0f} a "
-            f"class; {found['generations']} generations, which cost nothing."
+            f"class; {found['generations']} generations, which cost nothing beyond what is asked."
         ),
         "",
         *_table(found),

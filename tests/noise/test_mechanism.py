@@ -144,5 +144,8 @@ def test_no_noise_says_so(caplog):
 
 def test_delta_of_a_distance():
     assert delta_from_distance(1e-30, 0.0) == 2e-30
+    assert delta_from_distance(1e-30, 100.0) == 1.0  # (1 + e^100)·1e-30 is more
+    assert delta_from_distance(1e-30, 3000.0) == 1.0
+    assert delta_from_distance(0.0, 3000.0) == 0.0
     with pytest.raises(ParameterError):
         delta_from_distance(1e-30, math.nan)
