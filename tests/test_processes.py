@@ -69,9 +69,11 @@ def test_children_that_were_there_before_are_left_alone(tmp_path):
         assert other.pid in own_children()
 
 
+# A suite that a shell started in the background ignores SIGINT, and its children would inherit that.
 PARENT = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
 from patevolve.shared.processes import Children, ending_on_signals
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with ending_on_signals(), Children(grace=2) as children:
     folder = pathlib.Path(sys.argv[1])
     child = children.start("one", [sys.executable, "-c", "import time; time.sleep(300)"], folder / "log")
