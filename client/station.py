@@ -50,7 +50,7 @@ from patevolve.shared.messages import decode_answer, decode_migrants, decode_que
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.privacy.ledger import Ledger
 from patevolve.shared.schedule import Ask, find, schedule
-from patevolve.shared.secagg.keys import SIGNATURE
+from patevolve.shared.secagg.keys import MARK
 from patevolve.shared.tools import Tools, tools_of
 
 log = logging.getLogger(__name__)
@@ -333,7 +333,7 @@ def _check_part(part: bytes) -> None:
         if not decode_answer(part).full:  # label: no-bare-share
             raise PolicyError("an answer with a share of the noise alone was about to leave; it stays.")
     else:
-        wire.decode(part[SIGNATURE:], kind="secagg-masked")
+        wire.decode(part[MARK:], kind="secagg-masked")
 
 
 _ACTIONS: Mapping[Action, Callable[[Station, Request], Response]] = {

@@ -23,6 +23,8 @@ class Cohort:
     digest:   names the list of keys; every mask and envelope is bound to it
     members:  (n,) bool, the sites whose keys are in the list; ``names``: who they are
     roots:    what each peer shares with this site: neighbours and deciders (every member, if it is a decider)
+    columns:  where, in this site's row of the graph, neighbours stand that hold keys; ``peers``: their numbers
+    sealed:   the channel with each peer, for envelopes; ``replies``: the one with the coordinator
     """
 
     me: int
@@ -30,6 +32,10 @@ class Cohort:
     members: NDArray[np.bool_]
     names: tuple[str, ...]
     roots: Mapping[int, bytes]
+    columns: NDArray[np.int64]
+    peers: tuple[int, ...]
+    sealed: Mapping[int, keys.Channel]
+    replies: keys.Channel
 
     def __repr__(self) -> str:
         """Show counts only: representations end up in logs."""
@@ -39,11 +45,10 @@ class Cohort:
         """Return the (m, 16) seeds that this site and each peer have in common for one question."""
         return to_field(b"".join(keys.hkdf_expand(self.roots[peer], b"mask" + question) for peer in peers))
 
-    def envelope_key(self, sender: int, receiver: int, question: bytes) -> tuple[bytes, bytes]:
-        """Return the key of one envelope and the bytes that it is bound to."""
+    def envelope(self, sender: int, receiver: int, question: bytes) -> tuple[keys.Channel, bytes]:
+        """Return the channel of one envelope and the bytes that it is bound to."""
         bound = question + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
-        peer = receiver if sender == self.me else sender
-        return keys.hkdf_expand(self.roots[peer], b"envelope" + bound), bound
+        return self.sealed[receiver if sender == self.me else sender], bound
 
 
 def check_enough(present: NDArray[np.bool_], spec: SumSpec, graph: Graph) -> None:
@@ -64,21 +69,33 @@ def open_cohort(data: bytes, *, spec: SumSpec, graph: Graph, site: str, key: Run
     packet = packets.read(data, "keys", context=spec.context, sender=spec.coordinator)
     members = packets.flags(packet, "members", spec.count)
     count, me = int(members.sum()), spec.names.index(site)
-    packets.shaped(packet, keys=(count, keys.KEY), signatures=(count, keys.SIGNATURE))
+    packets.shaped(packet, keys=(count, keys.KEY), signatures=(count, keys.SIGNATURE), coordinator=(keys.KEY,))
     check_enough(members, spec, graph)
     listed = {int(number): row for row, number in enumerate(np.flatnonzero(members))}
     if me not in listed or packet.arrays["keys"][listed[me]].tobytes() != key.public:
         raise MessageError("a list of keys without this site's own found; the set-up of this run was another.")
     deciders = {int(number) for number in graph.deciders}
     peers = set(listed) if me in deciders else {me, *deciders, *(int(number) for number in graph.neighbours[me])}
-    roots = {}
+    roots: dict[int, bytes] = {}
     for peer in sorted(peers & set(listed)):
         public = packet.arrays["keys"][listed[peer]].tobytes()
         body = packets.advert_body(spec.context, spec.names[peer], public)
         keys.verify(packet.arrays["signatures"][listed[peer]].tobytes() + body, spec.sites[spec.names[peer]])
         roots[peer] = keys.agree(key, public, bytes.fromhex(spec.context))
-    names = tuple(spec.names[number] for number in listed)
-    return Cohort(me=me, digest=packets.digest(data), members=members, names=names, roots=roots)
+    row = graph.neighbours[me]
+    columns = np.flatnonzero(members[row])
+    chief = keys.agree(key, packet.arrays["coordinator"].tobytes(), bytes.fromhex(spec.context))
+    return Cohort(
+        me=me,
+        digest=packets.digest(data),
+        members=members,
+        names=tuple(spec.names[number] for number in listed),
+        roots=roots,
+        columns=columns,
+        peers=tuple(row[columns].tolist()),
+        sealed={peer: keys.channel(root, b"envelopes") for peer, root in roots.items()},
+        replies=keys.channel(chief, b"replies"),
+    )
 
 
 def envelope_size(graph: Graph) -> int:

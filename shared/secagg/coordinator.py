@@ -17,9 +17,9 @@ from patevolve.shared import wire
 from patevolve.shared.errors import MessageError, ParameterError, QuorumError
 from patevolve.shared.privacy.signing import Identity
 from patevolve.shared.secagg import graph as graphs
-from patevolve.shared.secagg import keys, packets
+from patevolve.shared.secagg import keys, once, packets
 from patevolve.shared.secagg.cohort import check_enough, envelope_size, lost_pairs
-from patevolve.shared.secagg.masks import Words, expand, to_integers
+from patevolve.shared.secagg.masks import Words, add_masks, to_integers
 from patevolve.shared.secagg.shares import SECRET, Bytes, combine
 from patevolve.shared.secagg.spec import SumSpec
 
@@ -43,6 +43,8 @@ class _Question:
 
     name: str
     length: int
+    seed: bytes
+    asking: bytes
     masked: dict[str, bytes] = field(default_factory=dict)
     packets: dict[str, wire.Packet] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)
@@ -65,6 +67,8 @@ class CoordinatorSum:
             )
         self._spec, self._identity, self._graph = spec, identity, graphs.build(spec)
         self._adverts: dict[str, bytes] = {}
+        self._key = keys.coordinator_run_key(identity, spec.context)
+        self._channels: dict[str, keys.Channel] = {}  # with each site whose key came
         self._keys, self._digest = b"", ""
         self._members = np.zeros(spec.count, bool)
         self._questions: dict[str, _Question] = {}
@@ -87,7 +91,10 @@ class CoordinatorSum:
         packets.shaped(packet, key=(keys.KEY,))
         if self._keys:
             raise MessageError("a key after the set-up was closed found; the site joins in the next run.")
-        return self._take(self._adverts, ("advert", ""), str(packet.fields["site"]), data)
+        root = keys.agree(self._key, packet.arrays["key"].tobytes(), bytes.fromhex(self._spec.context))
+        name = self._take(self._adverts, ("advert", ""), str(packet.fields["site"]), data)
+        self._channels[name] = keys.channel(root, b"replies")
+        return name
 
     def close_setup(self) -> bytes:
         """Return the list of keys, to be sent to every site before its first question, once or with each.
@@ -113,15 +120,15 @@ class CoordinatorSum:
         if now is None:
             if question in self._done:
                 raise MessageError(f"{question!r} was asked before; expected a new name for each question.")
-            self._questions[question] = now = _Question(name=question, length=length)
+            self._questions[question] = now = self._begin(question, length)
             self._journal.append(("ask", question, str(length).encode()))
         if now.length != length:
             raise MessageError(f"{question!r} of {length} values found; it was asked for {now.length} before.")
-        return packets.write("ask", self._identity, self._fields(now), {})
+        return now.asking
 
     def receive_masked(self, data: bytes) -> str:
         """Take a site's masked vector and return its name. The same bytes again change nothing. Raises MessageError."""
-        packet = packets.read(data, "masked", context=self._spec.context, sender=self._spec.sites)
+        packet = packets.read_marked(data, "masked", context=self._spec.context, between=self._channel)
         now = self._open(packet.fields["question"])
         self._check_question(packet, now)
         sizes = self._graph.sizes
@@ -129,8 +136,6 @@ class CoordinatorSum:
             packet, words=(now.length,), nonce=(keys.NONCE,), envelopes=(sizes.deciders, envelope_size(self._graph))
         )
         name = str(packet.fields["site"])
-        if not self._members[self._spec.names.index(name)]:
-            raise MessageError(f"a masked vector of {name!r}, which holds no key, found.")
         if now.survivors is not None and now.masked.get(name) != data:
             raise MessageError(f"a masked vector of {name!r} after the exchange was closed found; it is lost.")
         self._take(now.masked, ("masked", now.name), name, data)
@@ -153,7 +158,7 @@ class CoordinatorSum:
 
     def receive_unmasked(self, data: bytes) -> str:
         """Take a decider's shares and return its name. The same bytes again change nothing. Raises MessageError."""
-        packet = packets.read(data, "unmasked", context=self._spec.context, sender=self._spec.sites)
+        packet = packets.read_marked(data, "unmasked", context=self._spec.context, between=self._channel)
         now = self._open(packet.fields["question"])
         name = str(packet.fields["site"])
         if now.survivors is None or name not in now.requests:
@@ -220,13 +225,20 @@ class CoordinatorSum:
                     raise MessageError(f"a journal with the step {step!r} found; begin another run.")
         return coordinator
 
-    def _fields(self, now: _Question) -> dict[str, object]:
-        return {
-            "context": self._spec.context,
-            "keys": self._digest,
-            "question": now.name,
-            "length": now.length,
-        }
+    def _begin(self, question: str, length: int) -> _Question:
+        fields = self._fields(question, length)
+        seed = keys.one_time_seed(self._identity, wire.canonical_json(fields))
+        commitment = np.frombuffer(once.commit(seed, self._spec.count), np.uint8)
+        asking = packets.write("ask", self._identity, fields, {"commitment": commitment})
+        return _Question(name=question, length=length, seed=seed, asking=asking)
+
+    def _fields(self, question: str, length: int) -> dict[str, object]:
+        return {"context": self._spec.context, "keys": self._digest, "question": question, "length": length}
+
+    def _channel(self, name: str) -> keys.Channel:
+        if name not in self._channels:
+            raise MessageError(f"a message of the site {name!r}, which holds no key in this run, found.")
+        return self._channels[name]
 
     def _open(self, question: str) -> _Question:
         if question not in self._questions:
@@ -234,7 +246,7 @@ class CoordinatorSum:
         return self._questions[question]
 
     def _check_question(self, packet: wire.Packet, now: _Question) -> None:
-        if any(packet.fields[name] != value for name, value in self._fields(now).items()):
+        if any(packet.fields[name] != value for name, value in self._fields(now.name, now.length).items()):
             raise MessageError(f"an answer to another question than {now.name!r} found.")
 
     def _take(self, kept: dict[str, bytes], step: tuple[str, str], name: str, data: bytes) -> str:
@@ -249,36 +261,41 @@ class CoordinatorSum:
         signed = [self._adverts[self._spec.names[number]] for number in np.flatnonzero(members)]
         public = [wire.decode(data[keys.SIGNATURE :]).arrays["key"] for data in signed]
         signatures = [np.frombuffer(data[: keys.SIGNATURE], np.uint8) for data in signed]
-        arrays = {"members": members.astype(np.uint8), "keys": np.stack(public), "signatures": np.stack(signatures)}
+        arrays = {
+            "members": members.astype(np.uint8),
+            "keys": np.stack(public),
+            "signatures": np.stack(signatures),
+            "coordinator": np.frombuffer(self._key.public, np.uint8),
+        }
         return packets.write("keys", self._identity, {"context": self._spec.context}, arrays)
 
     def _write_requests(self, now: _Question, survivors: NDArray[np.bool_]) -> dict[str, bytes]:
         kept = [now.packets[self._spec.names[number]].arrays for number in np.flatnonzero(survivors)]
-        nonces = np.stack([arrays["nonce"] for arrays in kept])
+        same = {
+            "ask": np.frombuffer(now.asking, np.uint8),
+            "survivors": survivors.astype(np.uint8),
+            "signature": once.sign(now.seed, survivors),
+            "nonces": np.stack([arrays["nonce"] for arrays in kept]),
+        }
         requests = {}
         for place, decider in enumerate(self._graph.deciders.tolist()):
             if self._members[decider]:
                 name = self._spec.names[decider]
-                arrays = {
-                    "survivors": survivors.astype(np.uint8),
-                    "nonces": nonces,
-                    "envelopes": np.stack([arrays["envelopes"][place] for arrays in kept]),
-                }
-                requests[name] = packets.write("unmask", self._identity, {**self._fields(now), "site": name}, arrays)
+                envelopes = np.stack([arrays["envelopes"][place] for arrays in kept])
+                fields = {"context": self._spec.context, "site": name}
+                requests[name] = packets.write_bare("unmask", fields, {**same, "envelopes": envelopes})
         return requests
 
     def _take_masks_off(self, total: Words, now: _Question, survivors: NDArray[np.bool_]) -> None:
         places = {self._spec.names[number]: place for place, number in enumerate(self._graph.deciders.tolist())}
         holders = [places[name] for name in now.shares]
-        alive, zeros = int(survivors.sum()), bytes(4 * now.length)
+        alive = int(survivors.sum())
         shares = np.stack([np.concatenate(both) for both in now.shares.values()])
         seeds = combine(shares, holders, threshold=self.least_shares)
-        for seed in seeds[:alive]:
-            np.subtract(total, expand(seed.tobytes(), zeros), out=total)
-        pairs = lost_pairs(survivors, self._members, self._graph)
-        for seed, (site, column) in zip(seeds[alive:], pairs, strict=True):
-            added = site < self._graph.neighbours[site, column]
-            (np.subtract if added else np.add)(total, expand(seed.tobytes(), zeros), out=total)
+        add_masks(total, seeds[:alive].tobytes(), [False] * alive)
+        sites, columns = lost_pairs(survivors, self._members, self._graph).T
+        added = sites < self._graph.neighbours[sites, columns]
+        add_masks(total, seeds[alive:].tobytes(), (~added).tolist())
 
 
 def _read_journal(state: bytes, context: str) -> tuple[set[str], list[tuple[str, str, bytes]]]:

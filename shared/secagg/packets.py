@@ -1,17 +1,22 @@
-"""The five messages of a secure sum, signed, as canonical bytes: a 64-byte Ed25519 signature, then a wire packet.
+"""The six messages of a secure sum as canonical bytes: what proves the sender, then a wire packet.
 
-keys exchange     site -> coordinator   advert     the site's key of this run
-first exchange    coordinator -> site   keys       all adverts, with their signatures
-                  coordinator -> site   ask        question and length, the same bytes to every site
-                  site -> coordinator   masked     masked vector, and an envelope for each decider
-second exchange   coordinator -> site   unmask     the survivors, and the envelopes to this decider
-                  site -> coordinator   unmasked   shares: of self masks of survivors, of pair masks with the lost
+keys exchange     site -> coordinator   advert     signed     the site's key of this run
+first exchange    coordinator -> site   keys       signed     all adverts, with their signatures; the coordinator's key
+                  coordinator -> site   ask        signed     question and length, the same bytes to every site, and a
+                                                              commitment to the set of survivors, whichever it will be
+                  site -> coordinator   masked     code       masked vector, and an envelope for each decider
+second exchange   coordinator -> site   unmask     one-time   the ask, the survivors, the envelopes to this decider
+                  site -> coordinator   unmasked   code       shares: of self masks of survivors, of pair masks with
+                                                              the lost
+
+Signed: a 64-byte Ed25519 signature stands before the packet. Code: a nonce and a tag under the key of site and
+coordinator (``keys.mark``). One-time: the survivors open the commitment in the signed ask (``once``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +45,16 @@ _TEXT = {"context": str}
 _QUESTION = {**_TEXT, "keys": str, "question": str, "length": int}
 FORMS = {
     "secagg-advert": Form(fields={**_TEXT, "site": str}, arrays={"key": "|u1"}),
-    "secagg-keys": Form(fields=_TEXT, arrays={"members": "|u1", "keys": "|u1", "signatures": "|u1"}),
-    "secagg-ask": Form(fields=_QUESTION, arrays={}),
+    "secagg-keys": Form(
+        fields=_TEXT, arrays={"members": "|u1", "keys": "|u1", "signatures": "|u1", "coordinator": "|u1"}
+    ),
+    "secagg-ask": Form(fields=_QUESTION, arrays={"commitment": "|u1"}),
     "secagg-masked": Form(
         fields={**_QUESTION, "site": str}, arrays={"words": "<i4", "nonce": "|u1", "envelopes": "|u1"}
     ),
     "secagg-unmask": Form(
-        fields={**_QUESTION, "site": str}, arrays={"survivors": "|u1", "nonces": "|u1", "envelopes": "|u1"}
+        fields={**_TEXT, "site": str},
+        arrays={"ask": "|u1", "survivors": "|u1", "signature": "|u1", "nonces": "|u1", "envelopes": "|u1"},
     ),
     "secagg-unmasked": Form(
         fields={**_TEXT, "site": str, "question": str, "request": str}, arrays={"selves": "|u1", "pairs": "|u1"}
@@ -56,7 +64,19 @@ FORMS = {
 
 def write(kind: str, identity: Identity, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the signed message."""
-    return keys.sign(wire.encode(wire.Packet(kind=f"secagg-{kind}", fields=fields, arrays=arrays)), identity)
+    return keys.sign(write_bare(kind, fields, arrays), identity)
+
+
+def write_marked(
+    kind: str, between: keys.Channel, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> bytes:
+    """Return the message with its code."""
+    return keys.mark(write_bare(kind, fields, arrays), between)
+
+
+def write_bare(kind: str, fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the packet of a message alone."""
+    return wire.encode(wire.Packet(kind=f"secagg-{kind}", fields=fields, arrays=arrays))
 
 
 def read(data: bytes, kind: str, *, context: str, sender: str | Mapping[str, str]) -> wire.Packet:
@@ -65,16 +85,29 @@ def read(data: bytes, kind: str, *, context: str, sender: str | Mapping[str, str
     sender:  a public key, or the keys by name where the message names its site
     Raises MessageError for anything else.
     """
-    packet = wire.decode(data[keys.SIGNATURE :], kind=f"secagg-{kind}")
-    _check_form(packet)
-    if packet.fields["context"] != context:
-        raise MessageError(f"a message of another plan, run or cohort found ({kind}); expected this run's.")
+    packet = read_bare(data[keys.SIGNATURE :], kind, context=context)
     if not isinstance(sender, str):
         name = packet.fields["site"]
         if name not in sender:
             raise MessageError(f"a message of the unregistered site {name!r} found; expected one of the plan's sites.")
         sender = sender[name]
     keys.verify(data, sender)
+    return packet
+
+
+def read_marked(data: bytes, kind: str, *, context: str, between: Callable[[str], keys.Channel]) -> wire.Packet:
+    """Return the message if its code fits the channel with the site that it names. Raises MessageError."""
+    packet = read_bare(data[keys.MARK :], kind, context=context)
+    keys.unmark(data, between(packet.fields["site"]))
+    return packet
+
+
+def read_bare(data: bytes, kind: str, *, context: str) -> wire.Packet:
+    """Return a packet of its kind's form and this context, whoever wrote it. Raises MessageError."""
+    packet = wire.decode(data, kind=f"secagg-{kind}")
+    _check_form(packet)
+    if packet.fields["context"] != context:
+        raise MessageError(f"a message of another plan, run or cohort found ({kind}); expected this run's.")
     return packet
 
 
@@ -112,10 +145,9 @@ def advert_body(context: str, site: str, key: bytes) -> bytes:
     return wire.encode(wire.Packet(kind="secagg-advert", fields=fields, arrays={"key": array}))
 
 
-def question_digest(context: str, keys_digest: str, question: str, length: int) -> bytes:
-    """Return the 32 bytes to which every mask and envelope of a question is bound."""
-    text = wire.canonical_json([context, keys_digest, question, length])
-    return hashlib.sha256(b"patevolve secagg question 1\n" + text).digest()  # label: question-bound
+def question_digest(ask: bytes) -> bytes:
+    """Return the 32 bytes to which every mask and envelope of a question is bound: all that its request says."""
+    return hashlib.sha256(b"patevolve secagg question 2\n" + ask[keys.SIGNATURE :]).digest()  # label: question-bound
 
 
 def digest(data: bytes) -> str:

@@ -2,7 +2,8 @@
 
 Rules that hold whatever a coordinator sends:
 
-- it signs every request, and names the same plan, run, cohort and parameters as the site's own copy;
+- it signs every question and, in it, commits to one set of survivors; it names the same plan, run, cohort and
+  parameters as the site's own copy;
 - a question is masked once: asked again in the same bytes, the same bytes return; in other bytes, it is refused;
 - for each question one set of survivors is answered, of at least n - d sites; another set is refused;
 - for a survivor only its self mask is opened, and only pair masks with the lost: never both kinds for one site.
@@ -24,9 +25,9 @@ from patevolve.shared import wire
 from patevolve.shared.errors import MessageError, ParameterError
 from patevolve.shared.privacy.signing import Identity
 from patevolve.shared.secagg import graph as graphs
-from patevolve.shared.secagg import keys, packets
+from patevolve.shared.secagg import keys, once, packets
 from patevolve.shared.secagg.cohort import Cohort, check_enough, envelope_size, lost_pairs, open_cohort
-from patevolve.shared.secagg.masks import expand, to_words
+from patevolve.shared.secagg.masks import add_masks, to_words
 from patevolve.shared.secagg.shares import SECRET, Bytes, random_secrets, split
 from patevolve.shared.secagg.spec import SumSpec
 
@@ -144,11 +145,7 @@ class SiteSum:
 
     def read_ask(self, data: bytes) -> Ask:
         """Return what is asked, before anything is charged or drawn. Raises MessageError."""
-        if self._last_ask is None or self._last_ask[0] != data:  # a caller reads, charges and masks the same bytes
-            packet = packets.read(data, "ask", context=self._spec.context, sender=self._spec.coordinator)
-            self._last_ask = (data, packet)
-        packet = self._last_ask[1]
-        self._check_keys(packet)
+        packet = self._checked(data)
         question, length = packet.fields["question"], packet.fields["length"]
         record, reply = self._records.get(question), None
         if record is not None:
@@ -171,7 +168,7 @@ class SiteSum:
         if words.size != ask.length:
             raise ParameterError(f"{words.size} values found for {ask.question!r}; expected {ask.length}.")
         cohort = self._joined()
-        question = packets.question_digest(self._spec.context, cohort.digest, ask.question, ask.length)
+        question = packets.question_digest(data)
         secrets = self._add_masks(words, question)
         nonce = os.urandom(keys.NONCE)
         arrays: dict[str, NDArray[Any]] = {
@@ -180,7 +177,7 @@ class SiteSum:
             "envelopes": self._envelopes(secrets, nonce, question),
         }
         fields = {**self._fields(), "keys": cohort.digest, "question": ask.question, "length": ask.length}
-        reply = packets.write("masked", self._identity, fields, arrays)
+        reply = packets.write_marked("masked", cohort.replies, fields, arrays)
         self._records[ask.question] = _Record(ask=packets.digest(data))
         self._replies.put(_slot("masked", ask.question), reply)
         return reply
@@ -191,19 +188,22 @@ class SiteSum:
         Raises MessageError for a second set, a closed question, an envelope of another question; QuorumError for too
         few survivors.
         """
-        packet = packets.read(data, "unmask", context=self._spec.context, sender=self._spec.coordinator)
-        self._check_keys(packet)
-        question = packet.fields["question"]
+        packet = packets.read_bare(data, "unmask", context=self._spec.context)
+        packets.shaped(packet, ask=(None,))
+        ask = packet.arrays["ask"].tobytes()
+        question = self._checked(ask).fields["question"]
         record = self._records.get(question, _Record())
         if record.unmask:
             reply = self._replies.get(_slot("unmasked", question))
             if reply is None or record.unmask != packets.digest(data):
                 raise MessageError(f"a second set of survivors for {question!r} found; expected the first.")
             return reply
+        if record.ask and record.ask != packets.digest(ask):
+            raise MessageError(f"shares of {question!r} as it was not asked here found; expected the first request.")
         survivors = self._check_survivors(packet, record)
         selves, pairs = self._open(packet, survivors)
         fields = {**self._fields(), "question": question, "request": packets.digest(data)}
-        reply = packets.write("unmasked", self._identity, fields, {"selves": selves, "pairs": pairs})
+        reply = packets.write_marked("unmasked", self._joined().replies, fields, {"selves": selves, "pairs": pairs})
         # Also if it was not masked here: once shares were given, this site no longer joins the question.
         self._records[question] = _Record(ask=record.ask, unmask=packets.digest(data))  # label: one-survivor-set
         self._replies.put(_slot("unmasked", question), reply)
@@ -256,35 +256,36 @@ class SiteSum:
     def _members(self) -> tuple[str, ...]:
         return self._joined().names
 
-    def _check_keys(self, packet: wire.Packet) -> None:
+    def _checked(self, ask: bytes) -> wire.Packet:
+        """Return the signed request of a question; what was checked is not checked again when its bytes come back."""
+        if self._last_ask is None or self._last_ask[0] != ask:
+            packet = packets.read(ask, "ask", context=self._spec.context, sender=self._spec.coordinator)
+            packets.shaped(packet, commitment=(once.HASH,))
+            self._last_ask = (ask, packet)
+        packet = self._last_ask[1]
         if packet.fields["keys"] != self._joined().digest:
             raise MessageError("a question on another list of keys found; expected the list that was accepted.")
+        return packet
 
     def _add_masks(self, words: NDArray[np.uint32], question: bytes) -> Bytes:
         """Add the self mask and the pair masks in place; return the (1 + k, 16) seeds, zeros for absent neighbours."""
-        cohort, zeros = self._joined(), bytes(4 * words.size)
-        row = self._graph.neighbours[cohort.me]
-        columns = np.flatnonzero(cohort.members[row])
-        peers = row[columns].tolist()
-        secrets = np.zeros((1 + row.size, SECRET), np.uint8)
-        secrets[0] = random_secrets(1)[0]  # label: fresh-self-mask
-        secrets[1 + columns] = cohort.pair_seeds(peers, question)
-        np.add(words, expand(secrets[0].tobytes(), zeros), out=words)
-        seeds = secrets[1 + columns].tobytes()
-        for start, peer in zip(range(0, len(seeds), SECRET), peers, strict=True):
-            mask = expand(seeds[start : start + SECRET], zeros)
-            (np.add if cohort.me < peer else np.subtract)(words, mask, out=words)  # label: pairs-cancel
+        cohort = self._joined()
+        secrets = np.zeros((1 + self._graph.neighbours.shape[1], SECRET), np.uint8)
+        secrets[:1] = own = random_secrets(1)  # label: fresh-self-mask
+        secrets[1 + cohort.columns] = pairs = cohort.pair_seeds(cohort.peers, question)
+        added = [True, *(cohort.me < peer for peer in cohort.peers)]  # label: pairs-cancel
+        add_masks(words, own.tobytes() + pairs.tobytes(), added)
         return secrets
 
     def _envelopes(self, secrets: Bytes, nonce: bytes, question: bytes) -> Bytes:
         """Return (K, e) uint8: the shares for each decider, sealed for it; zeros for an absent one."""
         cohort, sizes = self._joined(), self._graph.sizes
-        shares = split(secrets, threshold=sizes.threshold, holders=sizes.deciders)
-        sealed = []
+        shares = split(secrets, threshold=sizes.threshold, holders=sizes.deciders).tobytes()
+        size, sealed = SECRET * len(secrets), []
         for place, decider in enumerate(self._graph.deciders.tolist()):
-            if cohort.members[decider]:
-                key, bound = cohort.envelope_key(cohort.me, decider, question)
-                sealed.append(keys.seal(key, nonce, shares[place].tobytes(), bound))
+            if decider in cohort.sealed:
+                channel, bound = cohort.envelope(cohort.me, decider, question)
+                sealed.append(keys.seal(channel, nonce, shares[size * place : size * (place + 1)], bound))
             else:
                 sealed.append(bytes(envelope_size(self._graph)))
         return np.frombuffer(b"".join(sealed), np.uint8).reshape(sizes.deciders, -1)
@@ -298,20 +299,26 @@ class SiteSum:
             raise MessageError("survivors that hold no key, or this site before it answered, found.")
         check_enough(survivors, self._spec, self._graph)
         count = int(survivors.sum())
-        packets.shaped(packet, nonces=(count, keys.NONCE), envelopes=(count, envelope_size(self._graph)))
+        packets.shaped(
+            packet,
+            signature=(survivors.size, once.ROW),
+            nonces=(count, keys.NONCE),
+            envelopes=(count, envelope_size(self._graph)),
+        )
+        commitment = self._checked(packet.arrays["ask"].tobytes()).arrays["commitment"].tobytes()
+        once.check(packet.arrays["signature"], survivors, commitment)
         return survivors
 
     def _open(self, packet: wire.Packet, survivors: NDArray[np.bool_]) -> tuple[Bytes, Bytes]:
         """Return the shares to reveal: (s, 16) of survivors' self masks, (p, 16) of their pair masks with the lost."""
-        cohort, fields = self._joined(), packet.fields
-        question = packets.question_digest(self._spec.context, cohort.digest, fields["question"], fields["length"])
+        cohort, question = self._joined(), packets.question_digest(packet.arrays["ask"].tobytes())
         alive, size = np.flatnonzero(survivors), envelope_size(self._graph)
         nonces, envelopes = packet.arrays["nonces"].tobytes(), packet.arrays["envelopes"].tobytes()
         opened = []
         for row, sender in enumerate(alive.tolist()):
-            key, bound = cohort.envelope_key(sender, cohort.me, question)
+            channel, bound = cohort.envelope(sender, cohort.me, question)
             nonce = nonces[row * keys.NONCE : (row + 1) * keys.NONCE]
-            opened.append(keys.unseal(key, nonce, envelopes[row * size : (row + 1) * size], bound))
+            opened.append(keys.unseal(channel, nonce, envelopes[row * size : (row + 1) * size], bound))
         shares = np.frombuffer(b"".join(opened), np.uint8).reshape(alive.size, -1, SECRET)
         pairs = lost_pairs(survivors, cohort.members, self._graph)
         rows = np.searchsorted(alive, pairs[:, 0])

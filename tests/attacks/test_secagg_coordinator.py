@@ -7,7 +7,7 @@ import pytest
 
 from patevolve.shared import wire
 from patevolve.shared.errors import MessageError, QuorumError
-from patevolve.shared.secagg import keys, packets
+from patevolve.shared.secagg import keys, once, packets
 from patevolve.shared.secagg.shares import combine
 from patevolve.shared.secagg.site import SiteSum
 
@@ -29,21 +29,28 @@ def request(run, decider, lost, *, question="q", **changed):
     kept = [now.packets[name].arrays for name in run.spec.names if name not in lost]
     place = coordinator._graph.deciders.tolist().index(run.spec.names.index(decider))
     arrays = {
+        "ask": np.frombuffer(now.asking, np.uint8),
         "survivors": survivors.astype(np.uint8),
+        "signature": once.sign(now.seed, survivors),
         "nonces": np.stack([array["nonce"] for array in kept]),
         "envelopes": np.stack([array["envelopes"][place] for array in kept]),
     }
-    fields = {**coordinator._fields(now), "site": decider}
-    return packets.write("unmask", run.coordinator_identity, fields | changed.pop("fields", {}), arrays | changed)
+    fields = {"context": run.spec.context, "site": decider}
+    return packets.write_bare("unmask", fields | changed.pop("fields", {}), arrays | changed)
+
+
+def asked(run, **changed):
+    """Return question q's request with other fields, rightly signed: its commitment is the true one."""
+    packet = wire.decode(run.coordinator.ask("q", 2)[keys.SIGNATURE :])
+    return packets.write("ask", run.coordinator_identity, {**packet.fields, **changed}, packet.arrays)
 
 
 def envelope(run, sender, receiver):
     """Return the shares that a decider finds in an envelope: what a colluder tells the coordinator."""
     cohort = run.sites[run.spec.names[receiver]]._cohort
     arrays = run.coordinator._questions["q"].packets[run.spec.names[sender]].arrays
-    digest = packets.question_digest(run.spec.context, cohort.digest, "q", 2)
-    key, bound = cohort.envelope_key(sender, receiver, digest)
-    plain = keys.unseal(key, arrays["nonce"].tobytes(), arrays["envelopes"][receiver].tobytes(), bound)
+    channel, bound = cohort.envelope(sender, receiver, packets.question_digest(run.coordinator.ask("q", 2)))
+    plain = keys.unseal(channel, arrays["nonce"].tobytes(), arrays["envelopes"][receiver].tobytes(), bound)
     return np.frombuffer(plain, np.uint8).reshape(-1, 16)
 
 
@@ -68,12 +75,73 @@ def test_one_site_gives_shares_for_one_set_only(run):
             run.sites[a].unmask(request(run, a, lost))
 
 
+def test_a_set_that_the_question_does_not_commit_to_is_refused(run):
+    """Whoever is not the coordinator cannot make one up, even with every message at hand."""
+    a, b, *_ = names(run)
+    told = wire.decode(run.coordinator.close_masked("q")[a]).arrays
+    survivors = told["survivors"].copy()
+    survivors[3] = 0
+    arrays = {**told, "survivors": survivors, "nonces": told["nonces"][:3], "envelopes": told["envelopes"][:3]}
+    arrays = {**arrays, "signature": told["signature"]}
+    fields = {"context": run.spec.context, "site": a}
+    with pytest.raises(MessageError, match="does not commit"):
+        run.sites[a].unmask(packets.write_bare("unmask", fields, arrays))
+    other = once.sign(bytes(32), survivors.astype(bool))
+    with pytest.raises(MessageError, match="does not commit"):
+        run.sites[a].unmask(packets.write_bare("unmask", fields, {**arrays, "signature": other}))
+    assert run.sites[a].unmask(request(run, a, set()))
+    run.coordinator.ask("q2", 2)
+    seed = run.coordinator._questions["q2"].seed  # rightly made, but for another question
+    stolen = once.sign(seed, np.ones(4, bool))
+    with pytest.raises(MessageError, match="does not commit"):
+        run.sites[b].unmask(request(run, b, set(), signature=stolen))
+
+
+def story(run, data):
+    """What anyone reads in a request for shares who knows the coordinator's public key: the question, and its set."""
+    arrays = wire.decode(data, kind="secagg-unmask").arrays
+    body = keys.verify(arrays["ask"].tobytes(), run.spec.coordinator)
+    ask, survivors = wire.decode(body, kind="secagg-ask"), arrays["survivors"].astype(bool)
+    once.check(arrays["signature"], survivors, ask.arrays["commitment"].tobytes())
+    return body, survivors.tolist()
+
+
+def test_two_stories_of_one_question_are_evidence_that_a_third_party_can_check(run):
+    a, b, c, d = names(run)
+    told = {a: request(run, a, set()), b: request(run, b, {d})}
+    for name, data in told.items():
+        assert run.sites[name].unmask(data)
+    (question, one), (same, two) = story(run, told[a]), story(run, told[b])
+    assert question == same
+    assert one != two
+    # Against a coordinator that told one, deciders have its one story, whatever they put together.
+    honest = wire.decode(request(run, c, set()))
+    for place in range(4):
+        arrays = {name: array.copy() for name, array in honest.arrays.items()}
+        arrays["survivors"][place] = 0
+        half = arrays["signature"][place].copy()
+        for forged in (half, np.concatenate([half[once.HASH :], half[: once.HASH]])):
+            arrays["signature"][place] = forged
+            with pytest.raises(MessageError, match="does not commit"):
+                story(run, packets.write_bare("unmask", honest.fields, arrays))
+
+
+def test_a_request_that_the_coordinator_did_not_sign_is_refused_in_both_exchanges(run, harness):
+    a, *_ = names(run)
+    packet = wire.decode(asked(run)[keys.SIGNATURE :])
+    forged = packets.write("ask", harness.identity(), packet.fields, packet.arrays)
+    with pytest.raises(MessageError, match="signature"):
+        run.sites[a].read_ask(forged)
+    with pytest.raises(MessageError, match="signature"):
+        run.sites[a].unmask(request(run, a, set(), ask=np.frombuffer(forged, np.uint8)))
+
+
 def test_both_kinds_of_one_site_cannot_be_had(run):
     # Two sites are told that d survives, two that it is lost: neither kind of d reaches three shares.
     a, b, c, d = names(run)
     told = {a: set(), b: set(), c: {d}, d: {a}}
     replies = {name: run.sites[name].unmask(request(run, name, lost)) for name, lost in told.items()}
-    arrays = {name: wire.decode(reply[keys.SIGNATURE :]).arrays for name, reply in replies.items()}
+    arrays = {name: wire.decode(reply[keys.MARK :]).arrays for name, reply in replies.items()}
     assert [len(arrays[name]["selves"]) for name in told] == [4, 4, 3, 3]
     assert [len(arrays[name]["pairs"]) for name in told] == [0, 0, 3, 3]
     assert envelope(run, 3, 2)[0].tobytes() not in replies[c]  # c's share of d's own self mask
@@ -84,7 +152,7 @@ def test_no_story_opens_both_kinds_of_one_site(run, told):
     # All 16 ways to tell four deciders whether site003 was lost; site002 colludes, so that its shares count for both.
     selves, pairs = {}, {}
     for place, (name, lost) in enumerate(zip(run.sites, told, strict=True)):
-        given_out = wire.decode(run.sites[name].unmask(request(run, name, {lost}))[keys.SIGNATURE :]).arrays
+        given_out = wire.decode(run.sites[name].unmask(request(run, name, {lost}))[keys.MARK :]).arrays
         (pairs if lost else selves)[place] = given_out["pairs"][0] if lost else given_out["selves"][3]
     selves[2], pairs[2] = envelope(run, 3, 2)[0], envelope(run, 0, 2)[3]
     opened = []
@@ -97,7 +165,7 @@ def test_no_story_opens_both_kinds_of_one_site(run, told):
     assert any(secret is None for secret in opened)
     if opened[1] is not None:  # what does open is the true secret, so that the test would see both
         cohort = run.sites["site000"]._cohort
-        digest = packets.question_digest(run.spec.context, cohort.digest, "q", 2)
+        digest = packets.question_digest(run.coordinator.ask("q", 2))
         assert np.array_equal(opened[1], cohort.pair_seeds([3], digest))
 
 
@@ -138,10 +206,10 @@ def test_envelopes_of_others_do_not_open(run):
     for wrong in (good[b], request(run, a, set(), fields={"site": b})):
         with pytest.raises(MessageError, match="another site"):
             run.sites[a].unmask(wrong)
-    theirs = wire.decode(good[b][keys.SIGNATURE :]).arrays
+    theirs = wire.decode(good[b]).arrays
     with pytest.raises(MessageError, match="not sealed"):
         run.sites[a].unmask(request(run, a, set(), envelopes=theirs["envelopes"]))
-    mine = wire.decode(good[a][keys.SIGNATURE :]).arrays
+    mine = wire.decode(good[a]).arrays
     order = [1, 0, 2, 3]
     with pytest.raises(MessageError, match="not sealed"):
         run.sites[a].unmask(request(run, a, set(), envelopes=mine["envelopes"][order], nonces=mine["nonces"][order]))
@@ -151,18 +219,22 @@ def test_envelopes_of_others_do_not_open(run):
 def test_envelopes_of_another_question_do_not_open(run):
     a, *_ = names(run)
     run.mask("q2", {name: [5, 6] for name in names(run)})
-    other = wire.decode(run.coordinator.close_masked("q2")[a][keys.SIGNATURE :]).arrays
+    other = wire.decode(run.coordinator.close_masked("q2")[a]).arrays
     with pytest.raises(MessageError, match="not sealed"):
         run.sites[a].unmask(request(run, a, set(), envelopes=other["envelopes"], nonces=other["nonces"]))
-    with pytest.raises(MessageError, match="not sealed"):  # nor under another length of the same question
-        run.sites[a].unmask(request(run, a, set(), fields={"length": 3}))
+    longer = np.frombuffer(asked(run, length=3), np.uint8)
+    with pytest.raises(MessageError, match="not asked here"):  # nor under another length of the same question
+        run.sites[a].unmask(request(run, a, set(), ask=longer))
+    run.sites[a]._records.clear()  # nor where the site does not know the question
+    with pytest.raises(MessageError, match="not sealed"):
+        run.sites[a].unmask(request(run, a, {a}, ask=longer))
 
 
 def test_seeds_of_questions_lengths_and_lists_of_keys_are_all_different(run):
     cohort = run.sites["site000"]._cohort
     seeds = set()
     for keys_digest, question, length in itertools.product((cohort.digest, "0" * 64), ("q", "q2"), (2, 3)):
-        digest = packets.question_digest(run.spec.context, keys_digest, question, length)
+        digest = packets.question_digest(asked(run, keys=keys_digest, question=question, length=length))
         seeds |= {seed.tobytes() for seed in cohort.pair_seeds([1, 2, 3], digest)}
         theirs = run.sites["site003"]._cohort.pair_seeds([0], digest)
         assert np.array_equal(theirs, cohort.pair_seeds([3], digest))
@@ -232,10 +304,8 @@ def test_a_question_on_another_list_of_keys_is_refused(new_run):
 
 
 def test_the_same_question_in_another_length_is_refused(run):
-    fields = run.coordinator._fields(run.coordinator._questions["q"])
-    longer = packets.write("ask", run.coordinator_identity, fields | {"length": 3}, {})
     with pytest.raises(MessageError, match="asked otherwise"):
-        run.sites["site000"].mask(longer, [1, 2, 3])
+        run.sites["site000"].mask(asked(run, length=3), [1, 2, 3])
 
 
 def test_too_few_members_are_refused_by_the_site(new_run):

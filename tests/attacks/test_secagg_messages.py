@@ -7,18 +7,33 @@ from hypothesis import strategies as st
 
 from patevolve.shared import wire
 from patevolve.shared.errors import MessageError
-from patevolve.shared.secagg import packets
+from patevolve.shared.secagg import keys, packets
 from patevolve.shared.secagg.site import SiteSum
 
 KINDS = ("advert", "keys", "ask", "masked", "unmask", "unmasked")
+BEFORE = {"masked": keys.MARK, "unmasked": keys.MARK, "unmask": 0}  # bytes that stand before the packet
+
+
+def opened(kind, message):
+    return wire.decode(message[BEFORE.get(kind, keys.SIGNATURE) :])
+
+
+def write(run, kind, fields, arrays, *, site="site000"):
+    """Return the message as its own sender would write it."""
+    if kind == "unmask":
+        return packets.write_bare(kind, fields, arrays)
+    if kind in ("masked", "unmasked"):
+        return packets.write_marked(kind, run.sites[site]._cohort.replies, fields, arrays)
+    signer = run.coordinator_identity if kind in ("keys", "ask") else run.identities[site]
+    return packets.write(kind, signer, fields, arrays)
 
 
 @pytest.fixture
 def stage(new_run):
     """Return (message, its receiver) for each kind; the receiver has seen everything before it."""
 
-    def make(kind):
-        run = new_run(3, dropouts=1)
+    def make(kind, run=None):
+        run = run or new_run(3, dropouts=1)
         site = run.sites["site000"]
         if kind == "advert":
             return site.advert(), run.coordinator.receive_advert
@@ -84,11 +99,10 @@ JUNK = st.recursive(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_signed_nonsense_is_refused(new_run, stage, kind, data):
     # The sender itself is hostile: fields and arrays of wrong types and shapes, rightly signed.
-    message, receive = stage(kind)
-    packet = wire.decode(message[64:])
-    fields, arrays = dict(packet.fields), dict(packet.arrays)
     run = new_run(3, dropouts=1)
-    signer = run.coordinator_identity if kind in ("keys", "ask", "unmask") else run.identities["site000"]
+    message, receive = stage(kind, run)
+    packet = opened(kind, message)
+    fields, arrays = dict(packet.fields), dict(packet.arrays)
     if data.draw(st.booleans()):
         name = data.draw(st.sampled_from(sorted(fields)))
         fields[name] = data.draw(JUNK)
@@ -99,9 +113,9 @@ def test_signed_nonsense_is_refused(new_run, stage, kind, data):
         arrays[name] = np.full(shape, 7, data.draw(st.sampled_from(wire.DTYPES)))
         # A site's values are its own business: what is refused is another type or shape.
         assume((arrays[name].shape, arrays[name].dtype) != (packet.arrays[name].shape, packet.arrays[name].dtype))
-    assume(packets.write(kind, signer, fields, arrays) != message)
+    assume(packets.write_bare(kind, fields, arrays) != packets.write_bare(kind, packet.fields, packet.arrays))
     with pytest.raises(MessageError):
-        receive(packets.write(kind, signer, fields, arrays))
+        receive(write(run, kind, fields, arrays))
 
 
 def test_a_second_different_message_of_one_site_is_refused(new_run):
@@ -120,19 +134,22 @@ def test_a_second_different_message_of_one_site_is_refused(new_run):
     assert run.coordinator.receive_masked(first) == run.coordinator.receive_masked(first)
     with pytest.raises(MessageError, match="second, different"):
         run.coordinator.receive_masked(copy.mask(ask, [1]))
-    requests = run.coordinator  # shares are a function of the request: twins send the same
     run.coordinator.receive_masked(run.sites["site001"].mask(ask, [1]))
-    request = requests.close_masked("q")["site000"]
-    assert site.unmask(request) == copy.unmask(request)
+    request = run.coordinator.close_masked("q")["site000"]
+    one, two = site.unmask(request), copy.unmask(request)  # shares are a function of the request
+    assert one[keys.MARK :] == two[keys.MARK :]
+    assert run.coordinator.receive_unmasked(one) == "site000"
+    with pytest.raises(MessageError, match="second, different"):
+        run.coordinator.receive_unmasked(two)
 
 
 def test_a_site_cannot_speak_for_another(new_run):
     run = new_run(3, dropouts=1)
     run.setup()
     masked = run.sites["site000"].mask(run.coordinator.ask("q", 1), [1])
-    packet = wire.decode(masked[64:])
+    packet = opened("masked", masked)
     for fields in ({"site": "site001"}, {"site": "site009"}):
-        forged = packets.write("masked", run.identities["site000"], dict(packet.fields) | fields, packet.arrays)
+        forged = write(run, "masked", dict(packet.fields) | fields, packet.arrays)
         with pytest.raises(MessageError):
             run.coordinator.receive_masked(forged)
 
@@ -152,10 +169,8 @@ def test_shares_that_were_not_asked_for_are_refused(new_run):
     run.setup()
     run.mask("q", {name: [1] for name in run.sites})
     shares = {name: run.sites[name].unmask(data) for name, data in run.coordinator.close_masked("q").items()}
-    packet = wire.decode(shares["site000"][64:])
-    forged = packets.write(
-        "unmasked", run.identities["site000"], dict(packet.fields) | {"request": "0" * 64}, packet.arrays
-    )
+    packet = opened("unmasked", shares["site000"])
+    forged = write(run, "unmasked", dict(packet.fields) | {"request": "0" * 64}, packet.arrays)
     with pytest.raises(MessageError, match="another request"):
         run.coordinator.receive_unmasked(forged)
     run.coordinator.forget("q")
@@ -168,10 +183,10 @@ def test_a_false_share_stops_the_sum(new_run):
     run.setup()
     run.mask("q", {name: [1] for name in run.sites})
     for name, data in run.coordinator.close_masked("q").items():
-        packet = wire.decode(run.sites[name].unmask(data)[64:])
+        packet = opened("unmasked", run.sites[name].unmask(data))
         arrays = {key: array.copy() for key, array in packet.arrays.items()}
         if name == "site001":
             arrays["selves"][0, 0] ^= 1
-        run.coordinator.receive_unmasked(packets.write("unmasked", run.identities[name], packet.fields, arrays))
+        run.coordinator.receive_unmasked(write(run, "unmasked", packet.fields, arrays, site=name))
     with pytest.raises(MessageError, match="contradict"):
         run.coordinator.result("q")

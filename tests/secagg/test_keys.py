@@ -78,17 +78,43 @@ def test_keys_of_small_order_are_refused(point):
 
 
 def test_envelopes_open_for_their_key_nonce_and_binding_only():
-    sealed = keys.seal(b"k" * 32, b"n" * 12, b"plain", b"bound")
-    assert keys.unseal(b"k" * 32, b"n" * 12, sealed, b"bound") == b"plain"
+    one, other = keys.channel(b"k" * 32, b"use"), keys.channel(b"K" * 32, b"use")
+    sealed = keys.seal(one, b"n" * 12, b"plain", b"bound")
+    assert keys.unseal(keys.channel(b"k" * 32, b"use"), b"n" * 12, sealed, b"bound") == b"plain"
     for wrong in (
-        (b"K" * 32, b"n" * 12, sealed, b"bound"),
-        (b"k" * 32, b"N" * 12, sealed, b"bound"),
-        (b"k" * 32, b"n" * 12, sealed[:-1], b"bound"),
-        (b"k" * 32, b"n" * 12, sealed, b"other"),
-        (b"k" * 32, b"n" * 12, b"", b"bound"),
+        (other, b"n" * 12, sealed, b"bound"),
+        (keys.channel(b"k" * 32, b"another use"), b"n" * 12, sealed, b"bound"),
+        (one, b"N" * 12, sealed, b"bound"),
+        (one, b"n" * 12, sealed[:-1], b"bound"),
+        (one, b"n" * 12, sealed, b"other"),
+        (one, b"n" * 12, b"", b"bound"),
     ):
         with pytest.raises(MessageError):
             keys.unseal(*wrong)
+
+
+def test_a_code_fits_its_channel_and_body_only():
+    one = keys.channel(b"k" * 32, b"replies")
+    message = keys.mark(b"body", one)
+    assert keys.unmark(message, keys.channel(b"k" * 32, b"replies")) == b"body"
+    assert keys.mark(b"body", one) != message  # nonces are fresh: no key and nonce serve two messages
+    for length in range(len(message)):
+        with pytest.raises(MessageError, match="code"):
+            keys.unmark(message[:length], one)
+    for wrong in (keys.channel(b"K" * 32, b"replies"), keys.channel(b"k" * 32, b"envelopes")):
+        with pytest.raises(MessageError, match="code"):
+            keys.unmark(message, wrong)
+
+
+def test_the_coordinators_key_is_one_for_each_run_and_identity(harness):
+    chief = harness.identity("coordinator")
+    keys_of = {keys.coordinator_run_key(one, context).public for one, context in [(chief, "ab"), (chief, "cd")]}
+    keys_of.add(keys.coordinator_run_key(harness.identity("another"), "ab").public)
+    assert len(keys_of) == 3
+    assert keys.coordinator_run_key(chief, "ab").public in keys_of
+    seeds = {keys.one_time_seed(one, name) for one in (chief, harness.identity("another")) for name in (b"q1", b"q2")}
+    assert len(seeds) == 4
+    assert keys.one_time_seed(chief, b"q1") in seeds
 
 
 def test_signatures_of_heads_are_no_signatures_of_messages(harness):
