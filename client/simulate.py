@@ -44,6 +44,9 @@ from patevolve.shared.runfolder import RunFolder, check_run, known_run, open_run
 from patevolve.shared.schedule import Ask, schedule
 from patevolve.shared.tools import Tools, tools_of
 
+DESCRIPTORS = 4  # that an open ledger holds: lock, file, log and its index
+SPARE = 200  # that everything else may need
+
 
 def load_records(path: Path, plan: Plan) -> dict[str, Records]:
     """Return each site's records from a table, an image folder, a manifest or an NPZ file. Raises DataError."""
@@ -123,7 +126,8 @@ def simulate(
     rendered = render_once(tools.generator, tools.encoder)
 
     def join(site: Site, ledger: Ledger) -> Institution:
-        index = indexes[site.home.policy.site]
+        index, head = indexes[site.home.policy.site], _head(agreed, site, ledger, tools, noise)
+        _let_rest(ledger, len(sites))
         return Institution(
             agreed=agreed,
             asks=asks,
@@ -132,7 +136,7 @@ def simulate(
             index=index,
             encoder=tools.encoder,
             generator=tools.generator,
-            head=_head(agreed, site, ledger, tools, noise),
+            head=head,
             teach=teach(index.members, site.home.secret, agreed.plan.questions.labels.teachers),
             confide=confide(index.members, site.home.secret, agreed.plan.questions.confidence.teachers),
             rendered=rendered,
@@ -143,8 +147,8 @@ def simulate(
         contacts = load_contacts(path / CONTACTS)
         joined = {name: join(site, ledgers[name]) for name, site in sites.items()}
         institutions = InProcess(
-            handlers={name: institution.handle for name, institution in joined.items()},
-            islands={name: functools.partial(evolve, institution) for name, institution in joined.items()},
+            handlers={name: _then_rest(one.handle, ledgers, name) for name, one in joined.items()},
+            islands={name: _then_rest(functools.partial(evolve, one), ledgers, name) for name, one in joined.items()},
             public_keys={name: site.home.identity.public_key for name, site in sites.items()},
             minimum=agreed.plan.sites.count - agreed.plan.privacy.dropouts,
             contacts=contacts,
@@ -210,8 +214,30 @@ def _ledgers(sites: Mapping[str, Site], path: Path) -> Iterator[dict[str, Ledger
     Raises LedgerError, before anything is charged, for a ledger behind the heads that this run has already seen.
     """
     heads = _seen_heads(sites, path)
+    ledgers: dict[str, Ledger] = {}
     with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(site.home.open_ledger(heads[name])) for name, site in sites.items()}
+        for name, site in sites.items():
+            ledgers[name] = stack.enter_context(site.home.open_ledger(heads[name]))
+            _let_rest(ledgers[name], len(sites))
+        yield ledgers
+
+
+def _let_rest(ledger: Ledger, sites: int) -> None:
+    """Close a ledger until it is used again if this process may not hold all of its sites' files open at once."""
+    import resource  # noqa: PLC0415 - not on Windows, where no ledger is locked either
+
+    if DESCRIPTORS * sites + SPARE > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        ledger.rest()
+
+
+def _then_rest(answer: Callable[[bytes], bytes], ledgers: Mapping[str, Ledger], name: str) -> Callable[[bytes], bytes]:
+    def answered(data: bytes) -> bytes:
+        try:
+            return answer(data)
+        finally:
+            _let_rest(ledgers[name], len(ledgers))
+
+    return answered
 
 
 def _seen_heads(sites: Mapping[str, Site], path: Path) -> dict[str, list[Head]]:
@@ -227,7 +253,9 @@ def _check_budgets(
     """Raise BudgetError, before anything is charged, unless enough sites can pay for all that is still to be asked."""
     short = []
     for name, ledger in ledgers.items():
-        if not affords(ledger, sites[name].home.policy, agreed, asks, run=run):
+        covered = affords(ledger, sites[name].home.policy, agreed, asks, run=run)
+        _let_rest(ledger, len(sites))
+        if not covered:
             short.append(f"{name} (cap ε = {sites[name].home.policy.budget.epsilon:g} for its ledger's life)")
     if len(short) > agreed.plan.privacy.dropouts:
         raise BudgetError(

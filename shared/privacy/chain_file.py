@@ -102,6 +102,7 @@ class Chain:
         self._process = os.getpid()
         self._inode = _inode(path)
         self._seen: Link | None = None
+        self._resting = False
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], form: Format, genesis: Mapping[str, Any]) -> Self:
@@ -147,7 +148,35 @@ class Chain:
     def close(self) -> None:
         """Close the file; further use raises LedgerError."""
         with self._lock, ledger_errors(self.path, "closing the ledger"):
+            self._resting = False
             self._connection.close()
+
+    def rest(self) -> None:
+        """Close the file until its next use: three descriptors are free meanwhile, and nothing else changes.
+
+        What this process last saw must still be there when it wakes; a file that was exchanged is refused then.
+        """
+        with self._lock, ledger_errors(self.path, "closing the ledger for a while"):
+            self._check_process()
+            if not self._resting and not self._connection.in_transaction:
+                self._seen = self._seen or self.tail()
+                self._connection.close()
+                self._resting = True
+
+    def _wake(self) -> None:
+        if not self._resting:
+            return
+        self._check_still_ours()
+        connection = _connect(f"{self.path.as_uri()}?mode=rw")
+        try:
+            check_format(connection, self.form, self.path)
+            _prepare(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._resting = connection, False
+        if self._seen is not None:
+            self._check_tail()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -157,6 +186,7 @@ class Chain:
         """
         with self._lock, ledger_errors(self.path, "charging"):
             self._check_still_ours()
+            self._wake()
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._seen
             try:
@@ -187,6 +217,7 @@ class Chain:
         """Return all rows of a SELECT."""
         with self._lock, ledger_errors(self.path, "reading the ledger"):
             self._check_process()
+            self._wake()
             return self._connection.execute(statement, values).fetchall()
 
     def tail(self) -> Link:

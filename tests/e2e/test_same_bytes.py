@@ -12,6 +12,7 @@ from patevolve.client import cli, simulate
 from patevolve.shared import cli as commands
 from patevolve.shared.data import shard
 from patevolve.shared.plan import read_plan
+from patevolve.shared.privacy.ledger import Ledger
 
 PUBLIC = ("release", "student", "generations")
 ONE_SITE = {"sites.count": 1, "privacy.trust": "each-site"}
@@ -60,6 +61,18 @@ def test_the_same_plan_and_noise_give_the_same_bytes(kit: Any) -> None:
     for out in ("one", "again"):
         kit.run(agreed, records, out)
     assert _public(kit, "one") == _public(kit, "again")
+
+
+def test_ledgers_that_rest_between_questions_give_the_same_bytes(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process whose limit of open files is less than its sites need."""
+    agreed = kit.agreed(kit.everything)
+    kit.run(agreed, kit.records(agreed), "one")
+    rested, rest = [], Ledger.rest
+    monkeypatch.setattr(simulate, "SPARE", 10**9)
+    monkeypatch.setattr(Ledger, "rest", lambda ledger: (rested.append(ledger.site), rest(ledger))[1])
+    kit.run(agreed, kit.records(agreed), "resting")
+    assert min(collections.Counter(rested).values()) >= 5
+    assert _public(kit, "one") == _public(kit, "resting")
 
 
 @pytest.mark.parametrize("change", ["seed", "noise"])
