@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from patevolve.shared.products import Pool, Snapped, pool_of, products_at, products_of, snapped
 
 BLOCK = 2**21  # distances held at a time by the search: bounds its memory
+FEWEST = 32  # records searched at a time, however many candidates there are: fewer would read them too often
 SIEVE = 8  # groups per vote among which the search looks first
 CROWD = 8  # if more than one in so many candidates stay undecided, all products of the block are made at once
 LONGEST = 2.0**40  # vectors beyond are not screened: single precision might overflow
@@ -44,7 +45,7 @@ class Field:
 def field_of(vectors: Floats) -> Field:
     """Return candidates (P, d) ready to be searched."""
     pool, norms = pool_of(vectors), 0.5 * np.einsum("pd,pd->p", vectors, vectors)
-    near = np.ldexp(pool.whole, pool.exponent - pool.bits)
+    near = pool.whole * np.ldexp(1.0, pool.exponent - pool.bits)
     longest, largest = float(np.linalg.norm(near, axis=1).max(initial=0.0)), float(norms.max(initial=0.0))
     terms = vectors.shape[1] + 4
     if terms < 2**20 and longest + largest <= LONGEST and _single_precision_holds():
@@ -64,7 +65,7 @@ def _single_precision_holds() -> bool:
 
 def blocks(rows: Places, field: Field) -> list[Places]:
     """Return positions of records in parts that are searched at a time."""
-    size = max(1, BLOCK // max(field.screen.shape))
+    size = max(FEWEST, BLOCK // max(field.screen.shape))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -86,7 +87,7 @@ def nearest_candidates(rows: Floats, pool: Floats | Field, k: int) -> Places:
 
 def _screened(own: Snapped, field: Field) -> tuple[Screen, Floats]:
     """Return (n, P) distances ½‖x − c‖² up to a constant of the row, and (n, 1) twice what their error is at most."""
-    scaled = np.ldexp(own.whole, own.exponent - field.vectors.bits)
+    scaled = own.whole * np.ldexp(1.0, own.exponent - field.vectors.bits)
     with np.errstate(over="ignore"):
         length = np.sqrt(np.einsum("nd,nd->n", scaled, scaled))[:, None]
     short = length <= LONGEST
