@@ -26,6 +26,7 @@ MAX_BYTES = 64 << 20  # 64 MiB: Flower's executors die somewhat above 100 MB
 MAX_HEADER = 1 << 20
 MAX_DIMENSIONS = 4
 DTYPES = ("<i4", "<i8", "<f4", "<f8", "|u1")
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,7 @@ class Packet:
 def canonical_json(value: object) -> bytes:
     """Return the one JSON encoding of ``value``: sorted keys, no white space, no NaN. Raises MessageError."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode()  # refuses lone surrogates
+        return _JSON.encode(value).encode()  # refuses lone surrogates
     except (TypeError, ValueError, RecursionError) as reason:
         raise MessageError(
             f"a value without canonical JSON form was found ({reason}); expected finite JSON."
@@ -53,13 +53,13 @@ def encode(packet: Packet) -> bytes:
     blocks, heads = [], []
     for name in sorted(packet.arrays):
         array = np.ascontiguousarray(packet.arrays[name])
-        dtype = array.dtype.newbyteorder("<").str
+        dtype = array.dtype.str if array.dtype.str in DTYPES else array.dtype.newbyteorder("<").str
         if dtype not in DTYPES or array.ndim > MAX_DIMENSIONS:
             raise MessageError(
                 f"array {name!r} is {array.dtype} with {array.ndim} dimensions; expected one of {DTYPES}."
             )
         heads.append([name, dtype, list(array.shape)])
-        blocks.append(array.astype(dtype, copy=False).tobytes())
+        blocks.append(array.astype(dtype, copy=False).data)
     header = canonical_json({"version": VERSION, "kind": packet.kind, "fields": dict(packet.fields), "arrays": heads})
     if len(header) > MAX_HEADER:
         raise MessageError(

@@ -20,6 +20,7 @@ from patevolve.shared.secagg.masks import expand
 PRIME = 65521  # the largest below 2^16, so that a limb fits two bytes
 SECRET = 16  # bytes
 LIMBS = SECRET // 2
+_FEW = 256  # words: more come faster by the stream
 Bytes = NDArray[np.uint8]
 
 
@@ -73,14 +74,19 @@ def to_field(wide: bytes) -> Bytes:
 def _uniform(count: int) -> NDArray[np.uint16]:
     """Return uniform field elements by rejection: a biased coefficient would make shares tell of the secret.
 
-    They come from the ChaCha20 stream of 32 bytes of the operating system's generator, which is slower for many.
+    Many come from the ChaCha20 stream of 32 bytes of the operating system's generator, which is slower for many.
     """
     kept = np.empty(0, "<u2")
     while kept.size < count:
         words = (count - kept.size) // 2 + 32
-        drawn = expand(os.urandom(2 * SECRET), bytes(4 * words)).view("<u2")
+        few = words <= _FEW
+        drawn = np.frombuffer(os.urandom(4 * words), "<u2") if few else _stream(words)
         kept = np.concatenate([kept, drawn[drawn < PRIME]])  # label: uniform-coefficients
     return kept[:count]
+
+
+def _stream(words: int) -> NDArray[np.uint16]:
+    return expand(os.urandom(2 * SECRET), bytes(4 * words)).view("<u2")
 
 
 def _modulo(product: NDArray[np.float64]) -> Bytes:

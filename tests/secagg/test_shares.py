@@ -70,10 +70,22 @@ def test_fewer_shares_fit_every_secret(monkeypatch):
     assert np.array_equal(split(secret, threshold=3, holders=4)[0], secret)
 
 
-def test_uniform_elements_are_of_the_field_and_rejected_not_folded(monkeypatch):
-    stream = iter([[0xFFFFFFFF] * 32, [0x0001FFF0] + [0x00010001] * 32])  # 65535 is rejected; 65520 is kept
-    monkeypatch.setattr(shares, "expand", lambda *_: np.array(next(stream), "<u4"))
-    assert shares._uniform(3).tolist() == [65520, 1, 1]
+@pytest.mark.parametrize("count", [3, 3000])  # out of the system's generator itself, and out of its stream
+def test_uniform_elements_are_of_the_field_and_rejected_not_folded(monkeypatch, count):
+    drawn = iter([[0xFFFFFFFF] * 32, [0x0001FFF0] + [0x00010001] * count])  # 65535 is rejected; 65520 is kept
+    if count == 3:
+        monkeypatch.setattr(shares.os, "urandom", lambda _: np.array(next(drawn), "<u4").tobytes())
+    else:
+        monkeypatch.setattr(shares, "expand", lambda *_: np.array(next(drawn), "<u4"))
+    assert shares._uniform(count).tolist() == [65520, *[1] * (count - 1)]
+
+
+@pytest.mark.parametrize("count", [1, 8, 400, 500, 600, 5000])
+def test_as_many_elements_are_drawn_as_asked_and_never_twice_the_same(count):
+    one, other = shares._uniform(count), shares._uniform(count)
+    assert one.shape == other.shape == (count,)
+    assert one.max() < PRIME
+    assert count < 8 or not np.array_equal(one, other)
 
 
 def test_wrong_shares_are_noticed_where_there_are_more_than_needed():
