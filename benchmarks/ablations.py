@@ -2,6 +2,8 @@
 
     python benchmarks/ablations.py --data heart digits --seeds 3
     python benchmarks/ablations.py --only selections --data heart --seeds 5
+    python benchmarks/ablations.py --data digits --only population diversity calibrator rescue split \
+        --rows 512 "λ = 0.6" "λ = 2" "τ = 30" elites article planner --json benchmarks/ablations_digits.json
 
 Every row is a run of its own with its own ledgers at the data's usual ε. Figures: mean ± sd over seeds of the student's
 AUROC (heart, logistic) or accuracy (digits, SVM) on real held-out records, the lowest recall of a class, and the spread
@@ -11,6 +13,7 @@ of the last generation. The held-out records take no part in any synthesis; test
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +28,7 @@ from patevolve.client.variants import PUBLIC_ONLY, selections
 from patevolve.shared.data.records import Records
 from patevolve.shared.plan import Agreed
 from patevolve.shared.plan_edit import vary
+from patevolve.shared.privacy.split import propose
 from patevolve.shared.rounds import Generation
 from patevolve.shared.runfolder import open_run
 from patevolve.shared.students.evaluate import STUDENTS
@@ -105,6 +109,7 @@ def studies(name: str, classes: int) -> dict[str, dict[str, Changes]]:
                 "questions.prototypes.share": 0.3,
                 "questions.neighbours.share": 0.65,
             },
+            "the planner's": {**split, **proposed(name, split)},
             "5 % counts, 95 % prototypes, no votes": {
                 **split,
                 "questions.counts.share": 0.05,
@@ -113,6 +118,16 @@ def studies(name: str, classes: int) -> dict[str, dict[str, Changes]]:
             },
         },
     }
+
+
+def proposed(name: str, split: Changes) -> dict[str, Any]:
+    """Return the shares that the planner proposes for the plan with these changes, as changes."""
+    shares = propose(vary(plan_of(name, DEMONSTRATIONS[name].epsilon, 1), split).plan)
+    found: dict[str, Any] = {}
+    for kind in ("counts", "prototypes", "neighbours"):
+        share = shares.get(kind, 0.0)
+        found |= {f"questions.{kind}.share": share} if share else {f"questions.{kind}": None}
+    return found
 
 
 def one(agreed: Agreed, parts: Split, folder: Path, student: str, metric: str) -> dict[str, float]:
@@ -146,8 +161,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=sorted(DEMONSTRATIONS), default=["heart"])
     parser.add_argument("--only", nargs="+", default=None, help="studies (default: all)")
+    parser.add_argument("--rows", nargs="+", default=None, help="rows whose name has one of these (default: all)")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write every run's figures to this file")
     options = parser.parse_args()
+    kept: list[dict[str, Any]] = []
     for name in options.data:
         demonstration = DEMONSTRATIONS[name]
         student, metric = demonstration.judges.students[0], demonstration.judges.metric
@@ -159,9 +177,14 @@ def main() -> None:
             print(f"\n{what}, {name}, ε = {demonstration.epsilon:g}, {options.seeds} seeds\n")
             print(f"| | {metric} ({student}) | lowest recall of a class | spread |\n|---|---|---|---|")
             for row, changes in rows.items():
+                if options.rows and not any(word in row for word in options.rows):
+                    continue
                 found = [cached(done, name, changes, seed, (student, metric)) for seed in range(1, options.seeds + 1)]
                 cells = [_cell([one[key] for one in found]) for key in ("metric", "recall", "spread")]
                 print(f"| {row} | " + " | ".join(cells) + " |", flush=True)
+                kept.append({"data": name, "study": what, "row": row, "seeds": found})
+                if options.json:
+                    options.json.write_text(json.dumps({"rows": kept}, indent=1, ensure_ascii=False) + "\n")
 
 
 def cached(
