@@ -225,8 +225,8 @@ def _masked(home: SiteHome, prepared: Prepared, join: Join, request: Request) ->
     answers = [decode_answer(institution.handle(question)) for question in questions]
     part = masking.site.mask(asking, np.concatenate([answer.values for answer in answers]))
     masking.save()  # label: mask-stored-before-sent
-    head = encode_head(answers[-1].head)
-    return Response(action="ask", site=home.policy.site, codes=(OK, OK), parts=(part, head))
+    heads = [encode_head(answer.head) for answer in answers]  # of each: a folder put back is seen at its first new row
+    return Response(action="ask", site=home.policy.site, codes=(OK, *(OK for _ in heads)), parts=(part, *heads))
 
 
 def _unmask(station: Station, request: Request) -> Response:

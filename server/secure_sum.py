@@ -36,14 +36,14 @@ class SecureSum:
     """The secure sums of one run.
 
     request:  makes a request of this run out of its parts
-    heads:    of the sums under way: the sites' signed heads, by the batch's name
+    heads:    of the sums under way, by the batch's name: each site's signed heads, one for each question
     """
 
     path: Path
     agreed: Agreed
     sum: CoordinatorSum
     request: Callable[[Action, tuple[bytes, ...]], Request]
-    heads: dict[str, dict[str, str]]
+    heads: dict[str, dict[str, list[str]]]
 
     def save(self) -> None:
         """Keep what was received: a killed coordinator sends the same requests again, and gets the same replies."""
@@ -81,34 +81,37 @@ class SecureSum:
         asking = self.sum.ask(batch, sum(ask.bounds.size for ask in asks))
         if batch not in self.heads:
             body = encode_request(self.request("ask", (self.sum.close_setup(), asking, *questions)))
-            refusals = self._collect(batch, dict.fromkeys(sites, body), asks[0].name, send)
+            refusals = self._collect(batch, dict.fromkeys(sites, body), asks, send)
         self._unmask(self.sum.close_masked(batch), send)
         opened = self.sum.result(batch)
-        heads = tuple(head_from_json(head) for _, head in sorted(self.heads[batch].items()))
+        signed = [texts for _, texts in sorted(self.heads[batch].items())]
         replies, start = [], 0
-        for ask in asks:
+        for place, ask in enumerate(asks):
             values = opened.values[start : start + ask.bounds.size]
             std = math.sqrt(math.fsum([ask.mechanism.std**2] * len(opened.sites)))
             tally = NoisyTally(values=values, std=std)
+            heads = tuple(head_from_json(texts[place]) for texts in signed)
             replies.append(Reply(tally=tally, sites=opened.sites, heads=heads, refusals=refusals))
             start += ask.bounds.size
         return replies
 
-    def _collect(self, batch: str, bodies: Mapping[str, bytes], name: str, send: Send) -> dict[str, str]:
+    def _collect(self, batch: str, bodies: Mapping[str, bytes], asks: Sequence[Ask], send: Send) -> dict[str, str]:
         """Hold the first exchange: masked vectors. Return the refusals."""
-        heads: dict[str, str] = {}
+        heads: dict[str, list[str]] = {}
 
         def accept(site: str, response: Response) -> bytes:
-            masked, head = _parts(site, response, 2)
-            text = decode_head(head)
-            if head_from_json(text).head.site != site or self.sum.receive_masked(masked) != site:
+            masked, *signed = _parts(site, response, 1 + len(asks))
+            texts = [decode_head(head) for head in signed]
+            if any(head_from_json(text).head.site != site for text in texts):
+                raise MessageError(f"the head of another site than {site!r} found.")
+            if self.sum.receive_masked(masked) != site:
                 raise MessageError(f"the masked vector of another site than {site!r} found.")
-            heads[site] = text
+            heads[site] = texts
             return masked
 
         wave = send("ask", bodies, accept, len(bodies))
         if len(wave.accepted) < self.sum.least:
-            raise missing(self.agreed, name, len(wave.accepted), wave.refused)
+            raise missing(self.agreed, asks[0].name, len(wave.accepted), wave.refused)
         self.sum.close_masked(batch)
         self.heads[batch] = heads
         self.save()  # before the survivors are named: a second set of survivors would be refused
@@ -138,7 +141,7 @@ def open_sum(path: Path, spec: SumSpec, *, agreed: Agreed, identity: Identity, s
         return Request(action=action, plan=spec.plan, run=spec.run, sites=tuple(sorted(sites)), parts=parts)
 
     file = path / FILE
-    heads: dict[str, dict[str, str]] = {}
+    heads: dict[str, dict[str, list[str]]] = {}
     if file.exists():
         heads, journal = _read(file)
         found = CoordinatorSum.restore(journal, spec, identity=identity)
@@ -147,7 +150,7 @@ def open_sum(path: Path, spec: SumSpec, *, agreed: Agreed, identity: Identity, s
     return SecureSum(path=file, agreed=agreed, sum=found, request=request, heads=heads)
 
 
-def _read(file: Path) -> tuple[dict[str, dict[str, str]], bytes]:
+def _read(file: Path) -> tuple[dict[str, dict[str, list[str]]], bytes]:
     """Return the heads and the sum's journal. Raises MessageError for a file that this version did not write."""
     data = file.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")

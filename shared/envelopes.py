@@ -23,7 +23,7 @@ from patevolve.shared.privacy.signing import Identity, signed_by
 
 Action = Literal["hello", "setup", "ask", "unmask", "evolve"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-PROTOCOL = 2  # changes whenever an envelope's meaning changes
+PROTOCOL = 3  # changes whenever an envelope's meaning changes
 MAX_REQUEST = 16 << 20  # bytes; 10,000 candidates of 128 floats are 5 MiB
 MAX_REPLY = 16 << 20  # bytes
 MAX_PARTS = 4096

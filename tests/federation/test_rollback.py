@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from patevolve.client.home import open_home
 from patevolve.shared.envelopes import Request, decode_response, encode_request
 from patevolve.shared.errors import LedgerError
+from patevolve.shared.runfolder import RunFolder
 
 
 def files(home):
@@ -62,3 +65,41 @@ def test_what_was_remembered_is_signed_and_whole_or_refused(text, town):
     (home.path / "ledger.head").write_bytes(text)
     with pytest.raises(LedgerError):
         home.open_ledger()
+
+
+@pytest.mark.parametrize("dropouts", [0, 1])
+@pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
+def test_a_whole_folder_put_back_between_two_questions_stops_the_run_at_its_first_answer(trust, dropouts, town):
+    """No greeting comes between them: the coordinator's ledger sees that the site's head went back, or forked."""
+    agreed = town.agreed({"privacy.trust": trust, "privacy.dropouts": dropouts})
+    office, home, asked = town.office(agreed), town.home(agreed, "Bea"), []
+    open_home(home)
+    shutil.copytree(home, town.place / "backup")
+
+    def put_whole_back(node, action, _):
+        if (node, action) == (101, "ask"):
+            asked.append(node)
+            if len(asked) == 2:
+                shutil.rmtree(home)
+                shutil.copytree(town.place / "backup", home)
+                if trust == "secure-sum":  # the sum's state is younger than the backup, or nothing would be answered
+                    shutil.copytree(town.place / "sums", home / "secagg")
+            elif trust == "secure-sum":
+                shutil.copytree(home / "secagg", town.place / "sums")
+        return "pass"
+
+    office.on_request = put_whole_back
+    with pytest.raises(LedgerError, match=r"rolled back|two different rows"):
+        town.coordinate(agreed, office)
+    assert len(asked) == 2
+    assert not (town.place / "run" / "release").exists()
+
+
+@pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
+def test_the_coordinator_records_a_head_for_every_question(trust, town):
+    """Of a batch's last head alone, a fork that passes the newest recorded row in one batch would not be seen."""
+    agreed = town.agreed({"privacy.trust": trust})
+    town.coordinate(agreed, town.office(agreed))
+    with RunFolder(path=town.place / "run").open_ledger() as ledger:
+        for site in town.sites:
+            assert [head.seq for head in ledger.trusted_heads(site)] == [2, 4, 6]  # a charge and an answer each

@@ -33,7 +33,7 @@ def opened(tmp_path: Any, two_digits: Any) -> Any:
 
 def test_heads_of_as_many_sites_as_a_sum_takes_are_kept_and_come_back(opened: Any) -> None:
     text = head_to_json(sign_head(Head(seq=10**6, digest="ab" * 32, site="a" * 40), IDENTITY))
-    heads = {"0" * 64: {f"hospital-{number:05d}": text for number in range(MAX_SITES)}}
+    heads = {"0" * 64: {f"hospital-{number:05d}": [text] for number in range(MAX_SITES)}}
     assert len(wire.canonical_json(heads)) > 3 * wire.MAX_HEADER
     found = opened()
     found.heads.update(heads)
