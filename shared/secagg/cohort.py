@@ -43,7 +43,8 @@ class Cohort:
 
     def pair_seeds(self, peers: Sequence[int], question: bytes) -> Bytes:
         """Return the (m, 16) seeds that this site and each peer have in common for one question."""
-        return to_field(b"".join(keys.hkdf_expand(self.roots[peer], b"mask" + question) for peer in peers))
+        info = b"mask" + question
+        return to_field(b"".join([keys.hkdf_expand(self.roots[peer], info) for peer in peers]))
 
     def envelope(self, sender: int, receiver: int, question: bytes) -> tuple[keys.Channel, bytes]:
         """Return the channel of one envelope and the bytes that it is bound to."""

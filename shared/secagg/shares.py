@@ -35,10 +35,10 @@ def split(secrets: Bytes, *, threshold: int, holders: int) -> Bytes:
     limbs = secrets.reshape(-1).view("<u2")
     if limbs.size and int(limbs.max()) >= PRIME:
         raise ParameterError("a secret with a limb of 65521 or more found; make secrets by random_secrets or to_field.")
-    coefficients = np.concatenate(
-        [limbs[None, :], _uniform((threshold - 1) * limbs.size).reshape(threshold - 1, limbs.size)]
-    )
-    return _modulo(_powers(holders, threshold) @ coefficients.astype(np.float64)).reshape(holders, -1, SECRET)
+    coefficients = np.empty((threshold, limbs.size), np.float64)
+    coefficients[0] = limbs
+    coefficients[1:].flat = _uniform((threshold - 1) * limbs.size)
+    return _modulo(_powers(holders, threshold) @ coefficients).reshape(holders, -1, SECRET)
 
 
 def combine(shares: Bytes, holders: Sequence[int], *, threshold: int) -> Bytes:
@@ -77,11 +77,12 @@ def _uniform(count: int) -> NDArray[np.uint16]:
     Many come from the ChaCha20 stream of 32 bytes of the operating system's generator, which is slower for many.
     """
     kept = np.empty(0, "<u2")
-    while kept.size < count:
+    while kept.size < count:  # once, as a rule: one in 4,000 is rejected
         words = (count - kept.size) // 2 + 32
         few = words <= _FEW
         drawn = np.frombuffer(os.urandom(4 * words), "<u2") if few else _stream(words)
-        kept = np.concatenate([kept, drawn[drawn < PRIME]])  # label: uniform-coefficients
+        good = drawn[drawn < PRIME]  # label: uniform-coefficients
+        kept = np.concatenate([kept, good]) if kept.size else good
     return kept[:count]
 
 
