@@ -190,22 +190,23 @@ class SiteSum:
         """
         packet = packets.read_bare(data, "unmask", context=self._spec.context)
         packets.shaped(packet, ask=(None,))
+        named = packets.digest(data)
         ask = packet.arrays["ask"].tobytes()
         question = self._checked(ask).fields["question"]
         record = self._records.get(question, _Record())
         if record.unmask:
             reply = self._replies.get(_slot("unmasked", question))
-            if reply is None or record.unmask != packets.digest(data):
+            if reply is None or record.unmask != named:
                 raise MessageError(f"a second set of survivors for {question!r} found; expected the first.")
             return reply
         if record.ask and record.ask != packets.digest(ask):
             raise MessageError(f"shares of {question!r} as it was not asked here found; expected the first request.")
         survivors = self._check_survivors(packet, record)
         selves, pairs = self._open(packet, survivors)
-        fields = {**self._fields(), "question": question, "request": packets.digest(data)}
+        fields = {**self._fields(), "question": question, "request": named}
         reply = packets.write_marked("unmasked", self._joined().replies, fields, {"selves": selves, "pairs": pairs})
         # Also if it was not masked here: once shares were given, this site no longer joins the question.
-        self._records[question] = _Record(ask=record.ask, unmask=packets.digest(data))  # label: one-survivor-set
+        self._records[question] = _Record(ask=record.ask, unmask=named)  # label: one-survivor-set
         self._replies.put(_slot("unmasked", question), reply)
         return reply
 
