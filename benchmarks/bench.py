@@ -1,8 +1,14 @@
 """The performance table: run every measurement, write one JSON, render docs/performance.md from it.
 
     make bench            or        OMP_NUM_THREADS=1 python benchmarks/bench.py [--only tally wire] [--render]
+    python benchmarks/bench.py --runs 3                        three times, and whether the runs agree
+    python benchmarks/bench.py --only dpsda index --peer FOLDER    beside DPSDA, in the environment that dpsda.py makes
+    python benchmarks/bench.py --only crowd                    10,000 sites: some minutes and 3 GiB
+    python benchmarks/bench.py --only end --end DPSDA.json AIM.json    from what dpsda.py and aim.py wrote by --json
 
-``--only`` replaces some measurements in the JSON and keeps the others; ``--render`` measures nothing.
+``--only`` replaces some measurements in the JSON and keeps the others; ``--render`` measures nothing. The last three
+are made only when they are named. ``--out`` writes the JSON elsewhere and renders nothing; ``--compare`` takes several
+such files as the runs.
 """
 
 from __future__ import annotations
@@ -11,9 +17,11 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +32,7 @@ HERE = Path(__file__).parent
 RESULT = HERE / "performance.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 MEASUREMENTS = ("tally", "generation", "noise", "accounting", "pate", "wire", "sites", "edge", "networks")
+SELDOM = ("dpsda", "index", "crowd", "end")  # they need other programs, or minutes
 LIBRARIES = ("patevolve", "numpy", "scipy", "scikit-learn", "opendp", "cryptography", "pillow", "torch", "onnxruntime")
 
 
@@ -54,10 +63,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def measure(name: str) -> dict[str, Any]:
-    """Return one measurement's rows; the reason instead if it failed."""
-    started, command = time.monotonic(), [sys.executable, str(HERE / "bench_rows.py"), name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
+def measure(name: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return one measurement's rows; the reason instead if it failed. ``given``: further environment variables."""
+    started, command = (
+        time.monotonic(),
+        [sys.executable, str(HERE / ("bench_seldom.py" if name in SELDOM else "bench_rows.py")), name],
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **given})  # noqa: S603 - our own script
     took = time.monotonic() - started
     print(f"{name}: {'measured' if done.returncode == 0 else 'FAILED'} in {took:.0f} s", flush=True)
     if done.returncode:
@@ -67,24 +79,63 @@ def measure(name: str) -> dict[str, Any]:
     return {"rows": json.loads(done.stdout), "seconds": took, "load": os.getloadavg()[0]}
 
 
+def made(names: Sequence[str], before: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result with these measurements made anew."""
+    start = machine()
+    if not set(MEASUREMENTS) <= set(names) and before.get("machine", {}).get("cpu") == start["cpu"]:
+        start = before["machine"]  # the head is of the whole table; each measurement has a load of its own
+    found = before["measurements"] | {name: measure(name, given) for name in names}
+    return {**before, "format": 1, "machine": start, "versions": versions(), "measurements": found}
+
+
+def spreads(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run as the page compares it: each row's least, middle and greatest repeat."""
+    rows = [row for name in MEASUREMENTS for row in result["measurements"].get(name, {"rows": []})["rows"]]
+    load = [one["load"] for name, one in result["measurements"].items() if name in MEASUREMENTS and "load" in one]
+    return {
+        "load": load,
+        "rows": {row["what"]: [f(row["values"]) for f in (min, statistics.median, max)] for row in rows},
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a result; an empty one where there is none."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"measurements": {}}
+    return found
+
+
 def main() -> None:
     """Measure, write and render. Exit 1 if a measurement failed (a missed goal is no failure)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=MEASUREMENTS)
+    parser.add_argument("--only", nargs="+", choices=(*MEASUREMENTS, *SELDOM), default=MEASUREMENTS)
     parser.add_argument("--render", action="store_true")
+    parser.add_argument("--runs", type=int, default=1, help="how often everything is measured")
+    parser.add_argument("--compare", type=Path, nargs="+", help="results of several runs")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--peer", type=Path, help="folder of the environment that dpsda.py makes")
+    parser.add_argument("--end", type=Path, nargs="+", help="files that dpsda.py and aim.py wrote by --json")
     options = parser.parse_args()
-    before = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {"measurements": {}}
-    if not options.render:
-        start = machine()
-        if set(options.only) != set(MEASUREMENTS) and before.get("machine", {}).get("cpu") == start["cpu"]:
-            start = before["machine"]  # the head is of the whole table; each measurement has a load of its own
-        found = before["measurements"] | {name: measure(name) for name in options.only}
-        result = {"format": 1, "machine": start, "versions": versions(), "measurements": found}
-        RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    PAGE.write_text(bench_view.page(result), encoding="utf-8")
+    given = {
+        "PATEVOLVE_BENCH_DPSDA": str(options.peer or ""),
+        "PATEVOLVE_BENCH_END": os.pathsep.join(map(str, options.end or [])),
+    }
+    result = read(options.out)
+    if options.compare:
+        result["runs"] = [spreads(read(path)) for path in options.compare]
+    elif not options.render:
+        runs = []
+        for _ in range(options.runs):
+            result = made(options.only, result, given)
+            runs.append(spreads(result))
+        if options.runs > 1:
+            result["runs"] = runs
+    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.out == RESULT:
+        PAGE.write_text(bench_view.page(result), encoding="utf-8")
+    if "runs" in result:
+        print(bench_view.runs(result["runs"]))
     failed = [name for name, one in result["measurements"].items() if "failed" in one]
-    print(f"{RESULT} and {PAGE} written" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    print(f"{options.out} written" + (f"; failed: {', '.join(failed)}" if failed else ""))
     sys.exit(1 if failed else 0)
 
 

@@ -24,11 +24,12 @@ import numpy as np
 
 HERE = Path(__file__).parent
 REPEATS = 7
+TALLY = (6000, 4000, 128, 20)  # private records, candidates, dimensions, votes of a record
 Row = dict[str, Any]
 
 
 def row(number: int, what: str, values: Sequence[float], unit: str, **rest: Any) -> Row:
-    """Return one row. ``rest``: most or least (the goal), note, next (idea)."""
+    """Return one row. ``rest``: most or least (the goal), note, next (idea); few: it has no five repeats."""
     return {"row": number, "what": what, "values": [float(value) for value in values], "unit": unit, **rest}
 
 
@@ -39,10 +40,17 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def spent(work: Callable[[], object]) -> float:
+    """Return the processor time of one call, of all its threads."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def paired(one: Callable[[], object], other: Callable[[], object], repeats: int = REPEATS) -> list[float]:
-    """Return the time of ``one`` over that of ``other``, in turn, after one call of each."""
+    """Return the processor time of ``one`` over that of ``other``, in turn, after one call of each."""
     one(), other()
-    return [seconds(one) / seconds(other) for _ in range(repeats)]
+    return [spent(one) / spent(other) for _ in range(repeats)]
 
 
 def script(name: str, *arguments: str) -> Any:
@@ -52,21 +60,28 @@ def script(name: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+def voting(classes: int) -> tuple[Callable[[], object], np.ndarray, np.ndarray]:
+    """Return one vote tally of the sizes TALLY, and its private and public features."""
+    from patevolve.shared.votes import ballots
+
+    n, P, d, k = TALLY
+    rng = np.random.default_rng(0)
+    features, candidates = rng.normal(size=(n, d)), rng.normal(size=(P, d))
+    voters = ballots.Electorate(np.array([f"unit {number}" for number in range(n)]))
+    bounds, own, theirs = ballots.neighbours_bounds(P, k, 1), rng.integers(0, classes, n), np.arange(P) % classes
+
+    def vote() -> object:
+        return ballots.neighbours(voters, features, own, (candidates, theirs), nearest=k, bounds=bounds)
+
+    return vote, features, candidates
+
+
 def tally() -> list[Row]:
     """Row 1: soft votes of 6,000 records on 4,000 candidates in 128 dimensions."""
     from sklearn.neighbors import NearestNeighbors
 
-    from patevolve.shared.votes import ballots
-
-    n, P, d, k = 6000, 4000, 128, 20
-    rng = np.random.default_rng(0)
-    features, candidates = rng.normal(size=(n, d)), rng.normal(size=(P, d))
-    voters = ballots.Electorate(np.array([f"unit {number}" for number in range(n)]))
-    bounds = ballots.neighbours_bounds(P, k, 1)
-
-    def vote(classes: int) -> Callable[[], object]:
-        own, theirs = rng.integers(0, classes, n), np.arange(P) % classes
-        return lambda: ballots.neighbours(voters, features, own, (candidates, theirs), nearest=k, bounds=bounds)
+    (once, features, candidates), (split, _, _) = voting(1), voting(10)
+    n, P, d, k = TALLY
 
     def library() -> object:
         return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(candidates).kneighbors(features)
@@ -75,33 +90,33 @@ def tally() -> list[Row]:
         return features @ candidates.T
 
     sizes = f"n = {n:,}, P = {P:,}, d = {d}, k = {k}"
-    whole = paired(vote(1), product)
-    split = paired(vote(10), product)
-    against = [1 / value for value in paired(vote(1), library)]
-    once, memory = vote(1), []
+    whole = paired(once, product)
+    single, pool = features.astype(np.float32), candidates.astype(np.float32)
+    least = paired(once, lambda: single @ pool.T)
+    in_ten = paired(split, product)
+    against = [1 / value for value in paired(once, library)]
+    memory = []
     for _ in range(REPEATS):
         tracemalloc.start()
         once()
         memory.append(tracemalloc.get_traced_memory()[1] / 1e6)
         tracemalloc.stop()
+    exact = (
+        "processor time; screened in single precision, exact products where that cannot tell "
+        "(shared/votes/SENSITIVITY.md, lemma 9)"
+    )
     return [
-        row(
-            1,
-            f"vote tally in one class / bare matrix product ({sizes})",
-            whole,
-            "×",
-            most=1.6,
-            note="screened in single precision, exact products where that cannot tell (shared/votes/SENSITIVITY.md, lemma 9)",
-        ),
-        row(1, "vote tally in ten classes / bare matrix product of all", split, "×", most=1.6),
+        row(1, f"vote tally in one class / bare matrix product ({sizes})", whole, "×", most=1.6, note=exact),
+        row(1, "vote tally in one class / bare matrix product in single precision", least, "×"),
+        row(1, "vote tally in ten classes / bare matrix product of all", in_ten, "×", most=1.6),
         row(
             1,
             "scikit-learn's brute-force search / vote tally, one class",
             against,
             "×",
             least=2.0,
-            note="a library's exact search at the same k, not DPSDA itself",
-            next="the float32 screen above; DPSDA's histogram (faiss, torch) was not measured",
+            note="scikit-learn: a library's exact search at the same k, in double precision",
+            next="selection compiled into the product, so that its blocks are not read three times: numpy alone cannot",
         ),
         row(1, "memory of a tally over its inputs", memory, "MB", most=200.0),
     ]
@@ -255,6 +270,17 @@ def pate() -> list[Row]:
     return [row(4, words, ratios, "×", note="the loop is timed on 1,000 queries and scaled")]
 
 
+WIRE_NEXT = (
+    "sites draw the pool themselves from the seed and the released tallies, and get its SHA-256. That would leave the "
+    "answer alone: 8 bytes a candidate, 38 × at 28 pixels (4 bytes and 75 × under masks). Not built: a site would "
+    "repeat all of the coordinator's free evolution, 20 s of processor time on digits, in floating point that another "
+    "kind of processor rounds otherwise, so that candidates would have to be sent all the same where a site cannot "
+    "follow, also by file, where nobody can ask back. Sending the population and letting sites mutate it leaves 71 "
+    "bytes (4.3 ×) at the first vote and 133 at the second; numbers of 16 bits in a genome leave 87 (3.5 ×; 54 × at "
+    "224 pixels), both together 24 (13 ×), and change what every simulator plan releases"
+)
+
+
 def wire() -> list[Row]:
     """Row 5: bytes of one vote of the digits plan to and from a site, against the same candidates as images."""
     from PIL import Image
@@ -286,7 +312,7 @@ def wire() -> list[Row]:
             png[-1], flat[-1] = png[-1] / ours, flat[-1] / ours
         note = f"{asking.candidates:,} candidates of {ours:.0f} bytes there and back, the same answer to both; "
         note += f"{asking.times} of the plan's {plan.evolution.generations} generations ask, the others send nothing"
-        rest = {"note": note, "next": "sites draw the pool themselves: it follows from the seed and released tallies"}
+        rest = {"note": note, "next": WIRE_NEXT}
         rows.append(row(5, f"PNG images / genomes, {side} pixels", png, "×", least=50.0, **rest))
         rows.append(row(5, f"float32 images / genomes, {side} pixels", flat, "×", least=400.0, **rest))
     return rows
@@ -329,9 +355,8 @@ def sites() -> list[Row]:
             "×",
             most=1.1,
             note=f"{1000 * statistics.median(late):.0f} ms of processor time for each, site and coordinator together",
-            next="ledgers that close while their site waits",
         ),
-        row(6, "memory per site, from 100 to 1,000", memory, "KiB", note="10,000 sites: not measured"),
+        row(6, "memory per site, from 100 to 1,000", memory, "KiB"),
     ]
 
 

@@ -14,11 +14,11 @@ TITLES = {
     5: "Wire",
     6: "Sites",
     7: "Edge",
+    8: "End to end",
 }
 UNMEASURED = (
-    "DPSDA's own nearest-neighbour histogram (faiss, torch), an approximate index beyond 10⁶ candidates, CUDA",
-    "10,000 simulated sites (four open files each: this machine allows a process 20,000), 10⁵ devices",
-    "wall time end to end against DPSDA and AIM: docs/evolution.md has accuracy and CPU time (dpsda.py, aim.py)",
+    "CUDA: no such device was at hand",
+    "10⁵ devices: docs/scale.md has a design with measured constants",
 )
 GUARD = """## Instruction counts
 
@@ -55,10 +55,38 @@ def page(result: Mapping[str, Any]) -> str:
     parts = [HEAD, setting + "\n"]
     for number, title in TITLES.items():
         parts.append(section(number, title, [row for row in rows if row["row"] == number]))
+    if "runs" in result:
+        parts.append(runs(result["runs"]))
     parts.append(GUARD)
     failed = [f"{name}: {one['failed']}" for name, one in result["measurements"].items() if "failed" in one]
     parts.append("## Not measured\n\n" + "".join(f"- {what}\n" for what in (*failed, *UNMEASURED)))
     return "\n".join(parts)
+
+
+def runs(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return how whole runs compare: each one's middle, and whether it lies within the range of every other."""
+    head = "| what | " + " | ".join(f"run {number + 1}" for number in range(len(found))) + " | |"
+    lines, agreed = [head, "|---" * (len(found) + 2) + "|"], 0
+    names = [what for what in found[0]["rows"] if all(what in run["rows"] for run in found)]
+    for what in names:
+        spreads = [run["rows"][what] for run in found]
+        agree = all(within(one[1], other) for one in spreads for other in spreads)
+        agreed += agree
+        cells = " | ".join(f"{figure(middle)} ({figure(low)} to {figure(high)})" for low, middle, high in spreads)
+        lines.append(f"| {what} | {cells} | {'agree' if agree else 'differ'} |")
+    loads = ", ".join(f"{min(run['load']):.1f} to {max(run['load']):.1f}" for run in found)
+    words = (
+        f"The whole table measured {len(found)} times, middle and range of each; runs *agree* where each middle, as "
+        f"shown, lies within the range of every other: {agreed} of {len(names)} rows. Load when "
+        f"each measurement ended: {loads}.\n\n"
+    )
+    return "## Repeated runs\n\n" + words + "\n".join(lines) + "\n"
+
+
+def within(middle: float, spread: Sequence[float]) -> bool:
+    """Return whether a middle lies within a range, both as the page shows them."""
+    shown, low, _, high = (float(figure(value).replace(",", "")) for value in (middle, *spread))
+    return low <= shown <= high
 
 
 def section(number: int, title: str, rows: Sequence[Mapping[str, Any]]) -> str:

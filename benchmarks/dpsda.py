@@ -61,17 +61,18 @@ Found = dict[str, dict[str, float]]
 
 
 def product(agreed: Agreed, parts: Split) -> dict[str, float]:
-    """Return accuracy and CPU seconds of a whole run."""
+    """Return accuracy, CPU seconds and wall seconds of a whole run."""
     tools_of(agreed.plan)
     with tempfile.TemporaryDirectory() as folder:
-        start = time.process_time()
+        wall, start = time.perf_counter(), time.process_time()
         made = study.make(agreed, parts.train, Path(folder) / "run")
-        seconds = time.process_time() - start
-        return {"accuracy": study.judge_made(made, parts.test, DEMONSTRATION.judges)[STUDENT], "seconds": seconds}
+        wall, seconds = time.perf_counter() - wall, time.process_time() - start
+        accuracy = study.judge_made(made, parts.test, DEMONSTRATION.judges)[STUDENT]
+        return {"accuracy": accuracy, "seconds": seconds, "wall": wall}
 
 
 def peer(python: Path, agreed: Agreed, parts: Split, setting: Mapping[str, Any]) -> dict[str, float]:
-    """Return accuracy and CPU seconds of the peer in one setting."""
+    """Return accuracy, CPU seconds and wall seconds of the peer in one setting."""
     private = study.join(list(parts.train.values()))
     asked = {
         "schedule": [setting["candidates"]] * ROUNDS + [RELEASED],
@@ -95,10 +96,10 @@ def peer(python: Path, agreed: Agreed, parts: Split, setting: Mapping[str, Any])
             env={**os.environ, "PYTHONPATH": name, "PYTHONWARNINGS": "ignore"},
         )
         with np.load(folder / "out.npz") as found:
-            images, classes, seconds = found["images"], found["classes"], float(found["seconds"][1])
+            images, classes, (wall, seconds) = found["images"], found["classes"], map(float, found["seconds"])
     encoder = tools_of(agreed.plan).encoder
     scores = study.judge(encoder.encode(images), classes, parts.test, encoder, DEMONSTRATION.judges)
-    return {"accuracy": scores[STUDENT], "seconds": seconds}
+    return {"accuracy": scores[STUDENT], "seconds": seconds, "wall": wall}
 
 
 def one(epsilon: float, seed: int, python: Path, settings: list[str]) -> Found:
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--settings", type=int, nargs="+", default=list(range(len(SETTINGS))), help="rows, from 0")
+    parser.add_argument("--json", type=Path, help="write every run's figures to this file")
     options = parser.parse_args()
     python = python_of(
         options.peer,
@@ -135,11 +137,15 @@ def main() -> None:
     print(
         "| ε | trained on | seeds | accuracy | CPU seconds | times patevolve |\n|---|---|---|---|---|---|", flush=True
     )
+    kept: list[dict[str, Any]] = []
     for epsilon in options.epsilons:
         found: list[Found] = []
         for seed in options.seeds:
             found.append(one(epsilon, seed, python, settings))
+            kept.append({"epsilon": epsilon, "seed": seed, "methods": found[-1]})
             print(f"ε = {epsilon:g}, seed {seed}: {found[-1]}", file=sys.stderr, flush=True)
+            if options.json:
+                options.json.write_text(json.dumps({"rows": kept}, indent=1) + "\n")
         for name in found[0]:
             print(f"| {epsilon:g} | {name} | {len(found)} | {' | '.join(line(found, name))} |", flush=True)
 

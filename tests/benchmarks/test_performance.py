@@ -32,7 +32,21 @@ def test_the_page_is_rendered_from_the_json(view, result):
 def test_every_row_has_five_repeats_and_its_place(view, result):
     rows = [row for one in result["measurements"].values() for row in one["rows"]]
     assert {row["row"] for row in rows} == set(view.TITLES)
-    assert all(len(row["values"]) >= 5 for row in rows)
+    assert all(len(row["values"]) >= 5 or row.get("few") for row in rows)
+    assert sum("few" in row for row in rows) <= 15
+
+
+def test_runs_agree_where_each_middle_lies_within_every_other_range(view):
+    def run(**rows):
+        return {"load": [0.1, 1.25], "rows": rows}
+
+    near, apart = [0.9, 1.0, 1.1], [1.04, 1.3, 1.5]
+    page = view.runs([run(a=near, b=near), run(a=[0.95, 1.05, 1.2], b=apart), run(a=near, b=near)])
+    assert "1 of 2 rows" in page
+    assert "| a | 1.00 (0.900 to 1.10) | 1.05 (0.950 to 1.20) | 1.00 (0.900 to 1.10) | agree |" in page
+    assert page.count("| differ |") == 1
+    assert view.within(1234.4, [1233.9, 1234.0, 1234.0])  # as the page shows them
+    assert not view.within(1235.4, [1233.9, 1234.0, 1234.0])
 
 
 @pytest.mark.parametrize(
