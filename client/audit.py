@@ -37,6 +37,7 @@ from patevolve.shared.privacy.site_only import SiteOnly
 
 ALARM = 1e-3  # false-alarm probability of an audit's tests of noise and copies together, and of each canary bound
 CONFIDENCE = 0.95  # of the intervals that are shown
+RICH = {"image": 8, "text": 16}  # different bytes in a record up to which another may equal it by chance
 
 Row = tuple[str, ...]
 Floats = NDArray[np.float64]
@@ -46,7 +47,7 @@ Floats = NDArray[np.float64]
 class Subject:
     """What is audited: a run, the sites' folders and records, and records of the same sites that took no part.
 
-    raw:  the private records cell by cell as in the data file, for tables; empty for images
+    raw:  the private records cell by cell as in the data file, for tables; empty for others
     """
 
     path: Path
@@ -93,10 +94,11 @@ class _Released:
 
 
 def _release(folder: Path, plan: Plan) -> _Released:
-    if plan.data.kind == "table":
+    if plan.data.kind != "image":
         layout = Layout(classes=plan.data.classes, label=plan.data.label, unit="", site="")
-        (records,) = load_table(folder / "data.csv", plan.data.columns, layout).values()
-        return _Released(records=records, rows=raw_rows(folder / "data.csv", plan))
+        (records,) = load_table(folder / "data.csv", plan.data.fields, layout).values()
+        rows = raw_rows(folder / "data.csv", plan) if plan.data.kind == "table" else ()
+        return _Released(records=records, rows=rows)
     labels = cells(folder / "labels.csv", ["file_name", "label"])
     from PIL import Image  # noqa: PLC0415 - an extra: only image plans need it
 
@@ -251,8 +253,9 @@ def _copying(subject: Subject, asked: Asked, release: _Released) -> dict[str, An
         expected = copying.table_chance(schema, _with_class(members), pairs)
         judged = copying.copies(copying.matches(subject.raw, release.rows), expected)
     else:
-        # Two independent images do not agree in every pixel; a blank one may.
-        rich = [key for key, image in zip(_keys(members), members.values, strict=True) if np.unique(image).size > 8]
+        # Two independent images or texts do not agree in every byte; a blank image or a text of a few words may.
+        least = RICH[subject.agreed.plan.data.kind]
+        rich = [key for key, value in zip(_keys(members), members.values, strict=True) if np.unique(value).size > least]
         judged = copying.copies(copying.matches(rich, _keys(release.records)), 1e-6)
     return {**found, "copies": dataclasses.asdict(judged)}
 

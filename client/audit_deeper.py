@@ -77,8 +77,8 @@ def inversions(
 
 
 def _flat(plan: Plan, tools: Tools, values: NDArray[Any]) -> Floats:
-    """Return what is to be rebuilt: one-hot rows of a table, pixels of an image in [0, 1]."""
-    if plan.data.kind == "table":
+    """Return what is to be rebuilt: one-hot rows of a table, features of a text, pixels of an image in [0, 1]."""
+    if plan.data.kind != "image":
         return tools.encoder.encode(values)
     return np.asarray(values.reshape(len(values), -1) / 255.0, dtype=np.float64)
 

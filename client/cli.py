@@ -91,7 +91,7 @@ def demo(
     context_settings=SETTINGS, epilog=f"Example: patevolve local plan.toml --data mine.csv --home site/\n\n{EPILOG}"
 )
 @click.argument("plan", type=PATH)
-@click.option("--data", type=PATH, required=True, help="The institution's table, image folder, manifest or NPZ.")
+@click.option("--data", type=PATH, required=True, help="The institution's table, texts, image folder, manifest or NPZ.")
 @click.option(
     "--home", type=PATH, default=Path("site"), show_default=True, help="The site's folder: policy and ledger."
 )

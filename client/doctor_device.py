@@ -52,11 +52,11 @@ class Measured:
 
 
 def network_of(home: Path) -> Path | None:
-    """Return the network of the plan that the site joined; None if it has joined none, or the plan names no network."""
+    """Return the network of images of the plan that the site joined; None if it joined none, or the plan names none."""
     if not (home / JOINED).exists():
         return None
-    encoder = read_plan(home / PLANS / f"{read_joined(home).plan}.toml").plan.encoder
-    return assets.find(encoder.asset) if encoder.kind == "onnx" else None
+    plan = read_plan(home / PLANS / f"{read_joined(home).plan}.toml").plan
+    return assets.find(plan.encoder.asset) if (plan.data.kind, plan.encoder.kind) == ("image", "onnx") else None
 
 
 def measure(profile: DeviceProfile, network: Path | None, *, seconds: float = SECONDS) -> Measured:

@@ -125,13 +125,13 @@ def inspect_data(path: Path, plan: Plan, *, tick: Callable[[], None] = lambda: N
     data, lists = plan.data, _Lists(refused=[], ignored=[])
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
     surveyor = Surveyor(len(data.classes), units=bool(data.unit))
-    if data.kind == "table":
+    if data.kind != "image":
         _read_table(path, data, layout, surveyor=surveyor, lists=lists, tick=tick)
     elif path.suffix.lower() == ".npz" and path.is_file():
         _read_npz(path, data, layout, surveyor, tick)
     else:
         _read_files(path, data, layout, surveyor=surveyor, lists=lists, tick=tick)
-    survey = surveyor.survey(per_unit=plan.privacy.records_per_unit, images=data.kind == "image")
+    survey = surveyor.survey(per_unit=plan.privacy.records_per_unit, prints=data.kind != "table")
     return SiteOnly(_judged(path, plan, survey, lists))
 
 
@@ -142,7 +142,7 @@ def _read_table(
     path: Path, data: Data, layout: Layout, *, surveyor: Surveyor, lists: _Lists, tick: Callable[[], None]
 ) -> None:
     before = 0
-    for cells in pieces(path, columns_of(data.columns, layout)):
+    for cells in pieces(path, columns_of(data.fields, layout)):
         count = len(cells[layout.label])
         records = _encoded(cells, data, layout, before)
         if records is None:  # row by row, to name each one at fault
@@ -153,7 +153,8 @@ def _read_table(
             records = _encoded(cells, data, layout, before) if good else None
         if records is not None:
             sites = [name.strip() for name in cells[layout.site]] if layout.site else []
-            surveyor.add_rows(records.values, records.classes, records.units.tolist(), sites)
+            add = surveyor.add_rows if data.kind == "table" else surveyor.add_texts
+            add(records.values, records.classes, records.units.tolist(), sites)
         before += count
         tick()
 
@@ -163,7 +164,7 @@ def _encoded(cells: Cells, data: Data, layout: Layout, before: int) -> Records |
     if layout.site and not all(name.strip() for name in cells[layout.site]):
         return None
     try:
-        return encode_piece(cells, data.columns, layout, before)
+        return encode_piece(cells, data.fields, layout, before)
     except DataError:
         return None
 
@@ -174,7 +175,7 @@ def _good_rows(cells: Cells, data: Data, layout: Layout, before: int) -> tuple[l
     for row in range(len(cells[layout.label])):
         one = {name: [column[row]] for name, column in cells.items()}
         try:
-            encode_piece(one, data.columns, layout, before + row)
+            encode_piece(one, data.fields, layout, before + row)
         except DataError as reason:
             faults.append((before + row, str(reason)))
             continue
@@ -345,12 +346,12 @@ def _warnings(plan: Plan, survey: Survey, sizes: tuple[ClassSize, ...], flips: t
         for size in sizes
         if size.verdict in {"few", "too small"}
     ]
-    patients, images = bool(plan.data.unit), plan.data.kind == "image"  # codes of a coarse schema repeat by nature
+    patients, rich = bool(plan.data.unit), plan.data.kind != "table"  # codes of a coarse schema repeat by nature
     told = [
-        (images, "record(s) repeat another's content", repeats.equal),
-        (images and patients, "record(s) have the content of another patient's; is the id right?", repeats.across),
-        (images, "record(s) have the content of one with another class", repeats.contradicts),
-        (images and patients, "record(s) look like one of another patient", repeats.near_across or 0),
+        (rich, "record(s) repeat another's content", repeats.equal),
+        (rich and patients, "record(s) have the content of another patient's; is the id right?", repeats.across),
+        (rich, "record(s) have the content of one with another class", repeats.contradicts),
+        (rich and patients, "record(s) look like one of another patient", repeats.near_across or 0),
         (True, "patient(s) stand at several sites: their guarantee is the sum over those", survey.units_in_sites),
         (
             True,

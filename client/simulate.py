@@ -49,13 +49,13 @@ SPARE = 200  # that everything else may need
 
 
 def load_records(path: Path, plan: Plan) -> dict[str, Records]:
-    """Return each site's records from a table, an image folder, a manifest or an NPZ file. Raises DataError."""
+    """Return each site's records from a table, texts, an image folder, a manifest or an NPZ file. Raises DataError."""
     data = plan.data
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
     if not is_there(path):
         raise DataError(f"{path} does not exist; expected the data file. Check --data.")
-    if data.kind == "table":
-        return load_table(path, data.columns, layout)
+    if data.kind != "image":
+        return load_table(path, data.fields, layout)
     return load_images(path, (data.height, data.width), layout, target_of(data))
 
 

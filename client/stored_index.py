@@ -62,7 +62,7 @@ def embed_data(
     """
     data = agreed.plan.data
     layout = Layout(classes=data.classes, label=data.label, unit=data.unit, site=data.site)
-    found = None if data.kind == "table" else _files(path, layout)
+    found = _files(path, layout) if data.kind == "image" else None
     about = {
         "plan": agreed.sha256,
         "source": _state(path) if found is None else _listing(found),
@@ -127,11 +127,11 @@ def _table_works(
     path: Path, data: Data, layout: Layout, encoder: Encoder, tick: Callable[[], None]
 ) -> Iterator[Callable[[], Piece]]:
     before = 0
-    for cells in pieces(path, columns_of(data.columns, layout)):
+    for cells in pieces(path, columns_of(data.fields, layout)):
         count = len(cells[layout.label])
 
         def work(cells: dict[str, list[str]] = cells, before: int = before) -> Piece:
-            records = encode_piece(cells, data.columns, layout, before)
+            records = encode_piece(cells, data.fields, layout, before)
             names = [name.strip() for name in cells[layout.site]] if layout.site else [""] * len(records)
             tick()
             return _piece(records.values, records.classes, records.units, np.array(names), encoder)

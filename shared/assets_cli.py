@@ -9,12 +9,14 @@ import click
 
 from patevolve.shared import assets
 from patevolve.shared.files import write_atomic
+from patevolve.shared.plan import FEWEST_TOKENS
+from patevolve.shared.plan_sections import LONGEST, MOST_TOKENS, SHORTEST
 from patevolve.shared.screen import FORMAT, PATH, SETTINGS, say
 
 
 @click.group("assets", context_settings=SETTINGS)
 def assets_group() -> None:
-    """Keep the public files that plans name by their SHA-256: models and pools of images."""
+    """Keep the public files that plans name by their SHA-256: models and pools of images or texts."""
 
 
 @assets_group.command(context_settings=SETTINGS, epilog="Example: patevolve assets add backbone.onnx")
@@ -56,6 +58,41 @@ def pool_command(images: Path, out: Path, form: str, channels: str, **size: Any)
         write_atomic(out, pools.build(public, bar.update))
     kept = assets.add(out)
     say(form, {"sha256": kept.stem, "path": str(kept), "out": str(out)}, kept.stem)
+
+
+@assets_group.command(
+    "texts", context_settings=SETTINGS, epilog="Example: patevolve assets texts notes.jsonl --length 512"
+)
+@click.argument("texts", type=PATH)
+@click.option("--out", type=PATH, default=Path("texts.npz"), show_default=True, help="The pool's file, to hand on.")
+@click.option("--length", type=click.IntRange(SHORTEST, LONGEST), default=512, show_default=True, help="Bytes of each.")
+@click.option("--column", default="text", show_default=True, help="Column of a table, or key of JSON lines.")
+@click.option("--network", type=PATH, default=None, help="ONNX file that says which texts are near; else their words.")
+@click.option("--tokenizer", type=PATH, default=None, help="The network's tokenizer.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(FEWEST_TOKENS, MOST_TOKENS),
+    default=128,
+    show_default=True,
+    help="It reads of each.",
+)
+@FORMAT
+def texts_command(texts: Path, out: Path, form: str, length: int, column: str, **named: Any) -> None:
+    """Make a pool of public unlabelled TEXTS (JSON lines, CSV, TSV or Parquet) and keep it under its SHA-256.
+
+    Texts are kept once, on one line, in normal form and cut to --length bytes of UTF-8; empty ones are left out.
+    """
+    from tqdm import tqdm  # noqa: PLC0415 - for long work alone
+
+    from patevolve.shared import pools  # noqa: PLC0415 - this command alone
+
+    public, found = pools.read_public_texts(texts, length, column)
+    with tqdm(total=len(public), desc="texts", unit="text", disable=True if form == "json" else None) as bar:
+        write_atomic(out, pools.build_texts(public, length, pools.description(**named), bar.update))
+    kept = assets.add(out)
+    value = {"sha256": kept.stem, "path": str(kept), "out": str(out), "texts": len(public), **found}
+    words = f"{len(public)} texts; {found['cut']} cut, {found['again']} met again, {found['empty']} empty."
+    say(form, value, f"{kept.stem}\n{words}")
 
 
 @assets_group.command(

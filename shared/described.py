@@ -23,7 +23,7 @@ from patevolve.shared.rounds import Generation, Outcome
 from patevolve.shared.schedule import Ask
 from patevolve.shared.tools import Tools, tools_of
 
-PREVIEW = 10  # rows of a table shown in the report
+PREVIEW = 10  # rows of a table, or texts, shown in the report
 GALLERY = 12  # images of each class shown for a generation
 
 
@@ -72,7 +72,7 @@ def parts_of(
 
 
 def seen(generation: Generation, plan: Plan, tools: Tools, *, gallery: bool) -> dict[str, Any]:
-    """Return a generation as the report shows it; images get a gallery, rows are seen in the preview."""
+    """Return a generation as the report shows it; images get a gallery, rows and texts are seen in the preview."""
     picture = pictures(generation.population, plan, tools) if gallery and plan.data.kind == "image" else None
     return {
         "generation": generation.number,
@@ -109,11 +109,12 @@ def _diversity(plan: Plan, outcome: Outcome, released: Released) -> dict[str, An
 
 def _preview(plan: Plan, released: Released) -> dict[str, Any]:
     samples = released.samples
-    if plan.data.kind != "table":
+    if plan.data.kind == "image":
         return {}
     shown = np.linspace(0, len(samples.classes) - 1, PREVIEW).astype(int)
     rows = [[*samples.rows[i], plan.data.classes[samples.classes[i]]] for i in shown]
-    return {"preview": {"columns": [*samples.columns, plan.data.label], "rows": rows}}
+    noun = {"noun": "text"} if plan.data.kind == "text" else {}
+    return {"preview": {"columns": [*samples.columns, plan.data.label], "rows": rows}, **noun}
 
 
 def _distributions(plan: Plan, released: Released) -> list[dict[str, Any]]:

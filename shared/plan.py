@@ -43,7 +43,9 @@ QUESTION_KEYS: Mapping[str, tuple[str, ...]] = {  # beside ``share``
 GENERATORS: Mapping[str, tuple[str, ...]] = {  # by kind of data, the first being the usual one
     "table": ("tabular",),
     "image": ("simulator", "pool", "vqvae", "diffusers"),
+    "text": ("pool",),
 }
+FEWEST_TOKENS = 8
 GREY_ONLY = frozenset({"simulator", "vqvae"})  # kinds that draw no colours
 
 
@@ -75,9 +77,12 @@ class Plan:
         _check_questions(self)
         if self.islands is not None:
             _check_islands(self, self.islands)
-        _check_generator(self.data, self.generator.kind)
+        _check_generator(self.data, self.generator)
         if self.data.kind == "table" and dataclasses.replace(self.encoder, pairs=0.0) != Encoder():
-            raise PlanError("[encoder] is for images; a table is encoded by its public schema. Keep pairs at most.")
+            raise PlanError(
+                "[encoder] is for images and texts; a table is encoded by its public schema. Keep pairs at most."
+            )
+        _check_tokens(self.data, self.encoder)
         if self.encoder.pairs and sum(column.levels > 1 for column in self.data.columns) < 2:
             raise PlanError("encoder.pairs found; expected a table of two or more columns that vary. Remove it.")
         if self.privacy.unit == "patient" and not self.data.unit:
@@ -97,8 +102,8 @@ class Plan:
             )
 
 
-def _check_generator(data: Data, kind: str) -> None:
-    expected = GENERATORS[data.kind]
+def _check_generator(data: Data, generator: Generator) -> None:
+    expected, kind = GENERATORS[data.kind], generator.kind
     if kind not in expected:
         raise PlanError(
             f"generator.kind = {kind!r} found; data of kind {data.kind!r} needs {' or '.join(map(repr, expected))}."
@@ -108,6 +113,26 @@ def _check_generator(data: Data, kind: str) -> None:
             f"generator.kind = {kind!r} with data.channels = 3 found; it draws grey images alone. Use 'pool' or "
             f"'diffusers', or channels = 1."
         )
+    if data.kind == "text" and generator.variation:
+        raise PlanError("generator.variation found; the texts of a pool are taken as they are. Remove it.")
+
+
+def _check_tokens(data: Data, encoder: Encoder) -> None:
+    """Refuse a network of texts without its tokens, tokens without such a network, and a head that texts cannot train.
+
+    A head learns from two views of a record; of a text there are none.
+    """
+    if data.kind != "text" or encoder.kind != "onnx":
+        if encoder.tokenizer or encoder.tokens:
+            raise PlanError("encoder.tokenizer and tokens are for texts with encoder.kind = 'onnx'. Remove them.")
+    elif not encoder.tokenizer or encoder.tokens < FEWEST_TOKENS:
+        raise PlanError(
+            f"encoder.tokenizer = {encoder.tokenizer!r} and tokens = {encoder.tokens} found; a network of texts needs "
+            f"the SHA-256 of its tokenizer's file, and {FEWEST_TOKENS} tokens or more. `patevolve encoder "
+            f"export-sentences` prints both."
+        )
+    if data.kind == "text" and encoder.head.share:
+        raise PlanError("encoder.head found; it is trained on views of images, and a text has none. Remove it.")
 
 
 def _check_cohort(plan: Plan) -> None:
@@ -219,9 +244,9 @@ def _check_unread(plan: Plan) -> None:
     if (evolution.diversity or evolution.elites) and evolution.selection not in SCORED:
         raise PlanError(f"evolution.diversity and elites are for selection = {' or '.join(map(repr, SCORED))}. Remove.")
     if evolution.collapse and not (
-        evolution.selection in SCORED or (evolution.selection == "soft" and plan.data.kind == "image")
+        evolution.selection in SCORED or (evolution.selection == "soft" and plan.data.kind != "table")
     ):
-        raise PlanError("evolution.collapse is for scored selections, and for 'soft' with images. Remove it.")
+        raise PlanError("evolution.collapse is for scored selections, and for 'soft' without tables. Remove it.")
 
 
 def _check_asked(plan: Plan, kind: str, asking: Asking) -> None:

@@ -12,11 +12,14 @@ from typing import Literal
 from patevolve.shared import checks
 from patevolve.shared.errors import PlanError
 from patevolve.shared.plan_head import HeadPlan
-from patevolve.shared.schema import Column
+from patevolve.shared.schema import Column, Schema
+from patevolve.shared.texts import TextColumn
 
 MAX_CANDIDATES = 100_000
 FROM_FILES = frozenset({"vqvae", "pool", "diffusers", "onnx"})  # kinds that a public file defines
 MAY_HAVE_FILES = frozenset({"simulator"})  # kinds that work without one too
+MOST_TOKENS = 1024  # of a text that a network reads
+SHORTEST, LONGEST = 16, 4096  # bytes that a text keeps
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -75,9 +78,10 @@ class Data:
     value_range:    (low, high) of the source that become black and white; empty: DICOM's own window, or the whole
                     range of 8- and 16-bit values; other values are refused without it
     frames:         of a file with several frames or slices: refuse the file, or take the "first", "middle" or "all"
+    text, length:   of texts: the column that holds them, and how many bytes of UTF-8 each keeps; longer ones are cut
     """
 
-    kind: Literal["table", "image"]
+    kind: Literal["table", "image", "text"]
     classes: tuple[str, ...]
     label: str
     unit: str = ""
@@ -90,6 +94,8 @@ class Data:
     fit: Literal["exact", "pad", "crop", "stretch"] = "exact"
     value_range: tuple[float, ...] = ()
     frames: Literal["refuse", "first", "middle", "all"] = "refuse"
+    text: str = ""
+    length: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a data section whose parts do not fit its kind."""
@@ -106,23 +112,32 @@ class Data:
             raise PlanError("data.kind = 'table' without columns; list the public schema under [[data.columns]].")
         if self.kind == "table" and all(column.levels == 1 for column in self.columns):
             raise PlanError("every column of [[data.columns]] has one level; expected at least one that can vary.")
-        names = [*(name for name in (self.label, self.unit, self.site) if name), *(c.name for c in self.columns)]
+        names = [name for name in (self.label, self.unit, self.site, self.text) if name]
+        names += [column.name for column in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise PlanError(f"data names {', '.join(map(repr, twice))} twice; expected one column for each purpose.")
         if self.kind == "image" and not (8 <= self.height <= 1024 and 8 <= self.width <= 1024):
             raise PlanError(f"data.height/width = {self.height}/{self.width} found; expected 8 to 1024 pixels each.")
         _check_target(self)
+        _check_text(self)
+
+    @property
+    def fields(self) -> Schema | TextColumn:
+        """What a row of a table is read as: the columns of the schema, or the one that holds the text."""
+        return TextColumn(name=self.text, length=self.length) if self.kind == "text" else self.columns
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of an image: (height, width), or (height, width, 3) in colour."""
+        """Shape of a value: (height, width) of an image, (height, width, 3) in colour, (bytes,) of a text."""
+        if self.kind == "text":
+            return (self.length,)
         return (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
 
 
 def _check_target(data: Data) -> None:
-    """Refuse a range that maps nothing, and settings of images for a table."""
-    if data.kind == "table" and (data.channels, data.fit, data.value_range, data.frames) != (1, "exact", (), "refuse"):
+    """Refuse a range that maps nothing, and settings of images for another kind."""
+    if data.kind != "image" and (data.channels, data.fit, data.value_range, data.frames) != (1, "exact", (), "refuse"):
         raise PlanError("data.channels, fit, value_range and frames are for kind = 'image'. Remove them.")
     if data.channels not in (1, 3):
         raise PlanError(f"data.channels = {data.channels} found; expected 1 (grey) or 3 (RGB).")
@@ -133,6 +148,20 @@ def _check_target(data: Data) -> None:
     bounds = [checks.finite(value_range=bound) for bound in data.value_range]
     if bounds and not (len(bounds) == 2 and bounds[0] < bounds[1]):
         raise PlanError(f"data.value_range = {bounds} found; expected the two values that become black and white.")
+
+
+def _check_text(data: Data) -> None:
+    """Refuse texts without a column or a length, and either of them for another kind."""
+    if data.kind != "text":
+        if data.text or data.length:
+            raise PlanError("data.text and data.length are for kind = 'text'. Remove them.")
+        return
+    if data.columns or data.height or data.width:
+        raise PlanError("[[data.columns]], data.height or width found; a text has none of them. Remove them.")
+    if not data.text or data.text != data.text.strip():
+        raise PlanError(f"data.text = {data.text!r} found; expected the name of the column that holds the text.")
+    if not SHORTEST <= data.length <= LONGEST:
+        raise PlanError(f"data.length = {data.length} found; expected {SHORTEST} to {LONGEST} bytes of UTF-8.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +222,7 @@ class Generator:
     """The public generator: what a genome is and how it is rendered.
 
     asset:      SHA-256 of the public file that a kind of FROM_FILES draws from; "simulator": of more font faces, if any
-    variation:  "pool": how far its images are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28);
+    variation:  "pool" of images: how far they are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28);
                 "simulator": how far single strokes bend and thicken, 0 (not by themselves) to 1
     prompts:    "diffusers": texts to draw images from, with {class} where the class name goes
     steps:      "diffusers": denoising steps of an image
@@ -219,10 +248,13 @@ class Generator:
 class Encoder:
     """The public encoder of records and candidates.
 
-    kind:       "auto": the public schema for tables, orientation histograms for images; "onnx": a public network
+    kind:       "auto": the public schema for tables, orientation histograms for images, hashed words for texts;
+                "onnx": a public network
     asset:      SHA-256 of the public file that a kind of FROM_FILES encodes with
+    tokenizer:  SHA-256 of the public file that cuts texts into the tokens of the network in ``asset``
+    tokens:     how many tokens of a text the network reads
     fitted:     SHA-256 of the statistics that `patevolve encoder fit` wrote; empty: every machine fits them itself
-    dimension:  features kept of what the network or the histograms say (principal components of public images)
+    dimension:  features kept of what the network, histograms or words say (principal components of public records)
     embedding:  what prototypes are class means of: "fourier" features of the components, or the components ("linear")
     widths:     of the Gaussian kernels that the Fourier features stand for, in units of the components' mean norm
     head:       what each site trains on these features for its own ``neighbours`` votes (docs/encoder.md)
@@ -238,6 +270,8 @@ class Encoder:
     widths: tuple[float, ...] = (0.25, 0.5)
     head: HeadPlan = field(default_factory=HeadPlan)
     pairs: float = 0.0
+    tokenizer: str = ""
+    tokens: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a kind without its file, or a size outside its domain."""
@@ -246,6 +280,9 @@ class Encoder:
         _check_asset("encoder", self.kind, self.asset)
         if self.fitted and not _HASH.fullmatch(self.fitted):
             raise PlanError(f"encoder.fitted = {self.fitted!r} found; expected the 64 hex digits of a file's SHA-256.")
+        if self.tokenizer and not _HASH.fullmatch(self.tokenizer):
+            raise PlanError(f"encoder.tokenizer = {self.tokenizer!r} found; expected the 64 hex digits of a SHA-256.")
+        checks.integer(tokens=self.tokens, at_least=0, at_most=MOST_TOKENS)
         checks.integer(dimension=self.dimension, at_least=2, at_most=128)
         if not 1 <= len([checks.positive(widths=width) for width in self.widths]) <= 4:
             raise PlanError(f"encoder.widths = {list(self.widths)} found; expected one to four positive numbers.")

@@ -1,9 +1,10 @@
-"""Making a pool of public images: read them, find each one's neighbours once, write one file without pickle."""
+"""Making a pool of public images or texts: read them, find each one's neighbours, write one file without pickle."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.data.images import looks_like_image, read_image
+from patevolve.shared.data.names import shown
+from patevolve.shared.data.parquet import cells
 from patevolve.shared.data.target import Target
-from patevolve.shared.encoder.image import fit
+from patevolve.shared.encoder.device import DEFAULT
+from patevolve.shared.encoder.image import Describe, fit
+from patevolve.shared.encoder.ngrams import hashed_words
+from patevolve.shared.encoder.sentences import open_sentences
 from patevolve.shared.errors import DataError, InputError
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.randomness import stream
+from patevolve.shared.texts import normal, packed
 from patevolve.shared.tools import samples
 
 NEIGHBOURS = 32
@@ -104,6 +111,75 @@ def build(images: Images, watch: Callable[[int], None] = lambda _: None) -> byte
     neighbours = nearest(encoder.encode(images).astype(np.float32), min(NEIGHBOURS, len(images) - 1), watch)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, images=images, neighbours=neighbours)
+    return buffer.getvalue()
+
+
+def read_public_texts(path: Path, length: int, column: str = "text") -> tuple[list[str], dict[str, int]]:
+    """Return the distinct public texts in a file, in their normal form and order, and how many were left out or cut.
+
+    path:    JSON lines (texts, or objects with the key ``column``), or a CSV, TSV or Parquet table with that column
+    length:  bytes of UTF-8 that each text keeps
+
+    Raises DataError for what cannot be read, or fewer than two texts.
+    """
+    given = _json_lines(path, column) if path.suffix.lower() == ".jsonl" else cells(path, [column])[column]
+    texts: dict[str, None] = {}
+    found = {"empty": 0, "cut": 0, "again": 0}
+    for number, text in enumerate(given, 1):
+        try:
+            kept, whole = normal(text, length), normal(text, length + 1)
+        except DataError as reason:
+            raise DataError(f"{shown(path.name)}, text {number}: {reason}") from reason
+        found["empty"] += not kept
+        found["again"] += kept in texts
+        found["cut"] += kept != whole
+        if kept:
+            texts[kept] = None
+    if len(texts) < 2:
+        raise DataError(f"{shown(path.name)} holds {len(texts)} different text(s); expected a pool to choose from.")
+    return list(texts), found
+
+
+def _json_lines(path: Path, column: str) -> Iterator[str]:
+    try:
+        lines = path.read_text("utf-8").split("\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                value = json.loads(line)
+                text = value.get(column) if isinstance(value, dict) else value
+                if not isinstance(text, str):
+                    raise DataError(
+                        f"{shown(path.name)}, line {number}: no text found; expected a text in quotes, or an object "
+                        f"with the key {column!r}."
+                    )
+                yield text
+    except (OSError, ValueError, RecursionError) as reason:
+        raise DataError(f"{shown(path.name)} cannot be read as JSON lines in UTF-8: {reason}. Check it.") from reason
+
+
+def description(network: Path | None, tokenizer: Path | None, tokens: int) -> Describe:
+    """Return what a public network and its tokenizer say of texts; without them, hashed words. Raises InputError."""
+    if network is None and tokenizer is None:
+        return hashed_words
+    if network is None or tokenizer is None:
+        raise InputError("one of --network and --tokenizer found; expected both, or neither.")
+    return open_sentences(network, tokenizer, tokens, DEFAULT).describe
+
+
+def build_texts(
+    texts: Sequence[str], length: int, describe: Describe, watch: Callable[[int], None] = lambda _: None
+) -> bytes:
+    """Return the pool's file: an NPZ archive of packed ``texts`` and of each one's ``neighbours``, nearest first.
+
+    Texts are near that are near as ``describe`` says. ``watch`` is called with the number of finished texts.
+    """
+    rows, described = packed(texts, length), []
+    for start in range(0, len(rows), BLOCK):
+        described.append(describe(rows[start : start + BLOCK]))
+        watch(len(described[-1]))
+    neighbours = nearest(np.concatenate(described).astype(np.float32), min(NEIGHBOURS, len(rows) - 1))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, texts=rows, neighbours=neighbours)
     return buffer.getvalue()
 
 

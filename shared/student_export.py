@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from patevolve.shared.errors import ReleaseError
 from patevolve.shared.finish import RELEASE, STUDENT
 from patevolve.shared.plan import Agreed, Plan, read_plan
+from patevolve.shared.release.card import TASK
 from patevolve.shared.release.export import check_out
 from patevolve.shared.release.folder import SOURCE, verify_manifest, whole_folder, write_files
 from patevolve.shared.release.package import csv_bytes
@@ -129,7 +130,8 @@ def _files(
 
 def _card(release: Path, agreed: Agreed, dimension: int, fmt: str) -> str:
     plan = agreed.plan
-    table = plan.data.kind == "table"
+    kind = plan.data.kind
+    table = kind == "table"
     count = len(plan.data.classes)
     outputs = {
         "onnx": f"`{SCORES}` (n, {count}) and `{CLASS}` (n,), the place of the likeliest class. One file, opset "
@@ -138,15 +140,17 @@ def _card(release: Path, agreed: Agreed, dimension: int, fmt: str) -> str:
         "class is the highest.",
     }
     values: dict[str, Any] = {
-        "task": "tabular" if table else "image",
+        "task": TASK[kind],
         "name": _plain(plan.name),
         "use": _use(plan),
         "dimension": dimension,
         "input": INPUT,
         "layout": f"`{LAYOUT}` names each: 1 where the column has that level, else 0." if table else "",
-        "records": "(n, columns) codes of patevolve.shared.schema.encode_column"
-        if table
-        else f"(n, {', '.join(map(str, plan.data.shape))}) {_levels_of(plan)} 0 to 255",
+        "records": {
+            "table": "(n, columns) codes of patevolve.shared.schema.encode_column",
+            "text": f"patevolve.shared.texts.packed(texts in normal form, {plan.data.length})",
+            "image": f"(n, {', '.join(map(str, plan.data.shape))}) {_levels_of(plan)} 0 to 255",
+        }[kind],
         "output": outputs[fmt],
         "classes": ", ".join(_plain(label) for label in plan.data.classes),
         "sha256": agreed.sha256,
@@ -163,8 +167,8 @@ def _levels_of(plan: Plan) -> str:
 
 
 def _use(plan: Plan) -> str:
-    kind = "a row" if plan.data.kind == "table" else "an image"
-    return f"It tells to which of {len(plan.data.classes)} classes {kind} belongs."
+    thing = {"table": "a row", "text": "a text", "image": "an image"}[plan.data.kind]
+    return f"It tells to which of {len(plan.data.classes)} classes {thing} belongs."
 
 
 def _levels(columns: tuple[Column, ...]) -> Iterator[tuple[str, str, str]]:

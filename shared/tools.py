@@ -15,10 +15,12 @@ from patevolve.shared.encoder.device import DEFAULT, DeviceProfile
 from patevolve.shared.encoder.export import Precision, in_precision
 from patevolve.shared.encoder.fitted import packed, unpacked
 from patevolve.shared.encoder.image import Describe, ImageEncoder, fit, histograms
+from patevolve.shared.encoder.ngrams import hashed_words
 from patevolve.shared.encoder.onnx import open_network, pixels
 from patevolve.shared.encoder.pairs import PairEncoder
+from patevolve.shared.encoder.sentences import open_sentences
 from patevolve.shared.encoder.table import TableEncoder
-from patevolve.shared.errors import PlanError
+from patevolve.shared.errors import InputError, PlanError
 from patevolve.shared.generators import diffusion, pool, vqvae
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
@@ -39,7 +41,7 @@ class Tools:
 def features_of(tools: Tools, genomes: Genomes, classes: NDArray[np.int64] | int) -> NDArray[np.float64]:
     """Return (P, d) features of candidates, of one class or one class each.
 
-    The images of a pool are encoded once, for they come again and again.
+    The images or texts of a pool are encoded once, for they come again and again.
     """
     generator = tools.generator
     if isinstance(generator, pool.Pool) and not generator.variation:
@@ -68,7 +70,7 @@ def _features_of_pool(tools: Tools) -> NDArray[np.float64]:
     return tools.encoder.encode(tools.generator.images)
 
 
-PUBLIC = 400  # public images per class that fit the public encoder
+PUBLIC = 400  # public images or texts per class that fit the public encoder
 CALIBRATION = 256  # public images that tell the ranges of a network in 8 bits
 
 
@@ -81,7 +83,7 @@ def tools_of(plan: Plan, device: DeviceProfile = DEFAULT) -> Tools:
 
 
 def fitted_file(plan: Plan) -> bytes:
-    """Return the statistics of the plan's image encoder, fitted here whether or not the plan names a file of them."""
+    """Return the statistics of the plan's encoder of images or texts, fitted here even if the plan names their file."""
     encoder = tools_of(replace(plan, encoder=replace(plan.encoder, fitted=""))).encoder
     if not isinstance(encoder, ImageEncoder):
         raise PlanError("the plan's data is a table, whose encoder is its schema; there is nothing to fit.")
@@ -93,6 +95,8 @@ def in_precision_file(path: Path, plan: Plan, precision: Precision) -> bytes:
 
     Raises InputError if what it says of those images does not agree with the given file.
     """
+    if plan.data.kind != "image":
+        raise InputError(f"a plan for data of kind {plan.data.kind!r} found; only networks of images are quantised.")
     channels, height, width = open_network(path, DEFAULT).shape
     each = -(-CALIBRATION // len(plan.data.classes))
     images, _ = samples(
@@ -110,8 +114,17 @@ def _tools(
     if data.kind == "table":
         table = TableEncoder(schema=data.columns)
         return Tools(generator=drawn, encoder=PairEncoder(table=table, share=encoder.pairs) if encoder.pairs else table)
-    describe = open_network(assets.find(encoder.asset), device).describe if encoder.kind == "onnx" else histograms
-    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, describe))
+    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, _description(data, encoder, device)))
+
+
+def _description(data: Data, named: plan_sections.Encoder, device: DeviceProfile) -> Describe:
+    """Return how the plan describes images or texts, each by itself."""
+    if named.kind == "auto":
+        return hashed_words if data.kind == "text" else histograms
+    network = assets.find(named.asset)
+    if data.kind == "text":
+        return open_sentences(network, assets.find(named.tokenizer), named.tokens, device).describe
+    return open_network(network, device).describe
 
 
 def _generator(data: Data, named: plan_sections.Generator) -> Generator:
@@ -122,6 +135,8 @@ def _generator(data: Data, named: plan_sections.Generator) -> Generator:
         case "simulator":
             return Simulator(glyphs=data.classes, side=data.height, asset=named.asset, variation=named.variation)
         case "pool":
+            if data.kind == "text":
+                return pool.load_texts(named.asset, data.length)
             return pool.load(named.asset, data.shape, named.variation)
         case "vqvae":
             return vqvae.load(named.asset, data.classes, (data.height, data.width))
@@ -132,7 +147,7 @@ def _generator(data: Data, named: plan_sections.Generator) -> Generator:
 def _encoder(
     data: Data, named: plan_sections.Encoder, generator: Generator, seed: int, describe: Describe
 ) -> ImageEncoder:
-    """Return the plan's encoder of images, its statistics fitted to the generator's own, public draws."""
+    """Return the plan's encoder of images or texts, its statistics fitted to the generator's own, public draws."""
     if named.fitted:
         path = assets.find(named.fitted)
         kept = unpacked(path, dimension=named.dimension, widths=named.widths, describe=describe)
@@ -141,7 +156,7 @@ def _encoder(
     encoder = fit(public, stream(seed, "encoder"), dimension=named.dimension, widths=named.widths, describe=describe)
     if encoder.dimension < named.dimension or not np.isfinite(encoder.axes).all():
         raise PlanError(
-            f"encoder.dimension = {named.dimension} found; what describes the public images varies in fewer "
+            f"encoder.dimension = {named.dimension} found; what describes the public records varies in fewer "
             f"dimensions. Lower it."
         )
     return replace(encoder, embedding=named.embedding)

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 LAYERS = {
     0: "errors checks",
     1: "assets plan plan_edit plan_head plan_sections schema messages envelopes sealed wire randomness tally tomlfile "
-    "files processes protocols products luminance contacts contrast",
+    "files processes protocols products luminance contacts contrast texts",
     2: "",
     3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
     "islands pools copies explain verify student_export screen assets_cli encoder_cli cli",

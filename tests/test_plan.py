@@ -125,6 +125,8 @@ CONTRADICTIONS = [
     ([("data", "kind", '"image"')], ["8 to 1024"]),
     ([("data", "kind", '"image"'), ("data", "height", "8"), ("data", "width", "8")], ["generator.kind", "'simulator'"]),
     ([("data", "channels", "3")], ["data.channels", "kind = 'image'"]),
+    ([("data", "text", '"note"')], ["data.text", "kind = 'text'"]),
+    ([("encoder", "tokens", "64")], ["[encoder] is for images and texts"]),
     ([("generator", "kind", '"simulator"')], ["needs 'tabular'"]),
     ([("questions.counts", "share", "0.2")], ["add up to 1.1", "Lower one"]),
     ([("questions.counts", "share", "-0.1")], ["share", ">= 0"]),
@@ -319,3 +321,59 @@ def test_every_key_of_the_plan_is_read_outside_the_plan():
     assert unread(sections, code) == []
     planted = dataclasses.make_dataclass("Planted", [("no_such_key_anywhere", float)])
     assert unread([planted], code) == ["Planted.no_such_key_anywhere"]
+
+
+NOTES = [
+    ("data", "kind", '"text"'),
+    ("data", "text", '"note"'),
+    ("data", "length", "256"),
+    ("generator", "kind", '"pool"'),
+    ("generator", "asset", f'"{"a" * 64}"'),
+]
+NETWORK = [
+    ("encoder", "kind", '"onnx"'),
+    ("encoder", "asset", f'"{"b" * 64}"'),
+    ("encoder", "tokenizer", f'"{"c" * 64}"'),
+    ("encoder", "tokens", "64"),
+]
+
+
+def test_a_plan_of_texts_is_read():
+    plan = agree(text([*NOTES, *NETWORK], columns="")).plan
+    assert plan.data.shape == (256,)
+    assert (plan.data.fields.name, plan.data.fields.length) == ("note", 256)
+    assert plan.encoder.tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([("data", "length", "15")], ["data.length = 15", "16 to 4096"]),
+        ([("data", "length", "5000")], ["16 to 4096"]),
+        ([("data", "text", '""')], ["data.text = ''", "the column"]),
+        ([("data", "text", '"id"')], ["'id' twice"]),
+        ([("data", "height", "8")], ["a text has none"]),
+        ([("data", "channels", "3")], ["kind = 'image'"]),
+        ([("generator", "variation", "0.5")], ["taken as they are"]),
+        ([("generator", "kind", '"simulator"')], ["needs 'pool'"]),
+        ([*NETWORK, ("encoder", "tokenizer", '""')], ["tokenizer = ''", "export-sentences"]),
+        ([*NETWORK, ("encoder", "tokens", "4")], ["tokens = 4", "8 tokens or more"]),
+        ([*NETWORK, ("encoder", "tokens", "2000")], ["tokens", "1024"]),
+        ([*NETWORK, ("encoder", "tokenizer", '"tokenizer.json"')], ["64 hex digits"]),
+        ([*NETWORK, ("encoder", "kind", '"auto"'), ("encoder", "asset", '""')], ["encoder.kind = 'onnx'"]),
+        (
+            [
+                ("encoder.head", "share", "0.1"),
+                ("encoder.head", "supervised", "0.0"),
+                ("questions.counts", "share", "0.0"),
+            ],
+            ["encoder.head", "images"],
+        ),
+        ([("encoder", "pairs", "0.5")], ["encoder.pairs"]),
+    ],
+)
+def test_a_plan_of_texts_that_contradicts_itself_is_refused(changes, expected):
+    with pytest.raises(PlanError) as caught:
+        agree(text([*NOTES, *changes], columns=""))
+    for words in expected:
+        assert words in str(caught.value)

@@ -1,7 +1,7 @@
-"""Reading what a site has into memory: tables under a public schema, and images under a public target.
+"""Reading what a site has into memory: tables under a public schema, texts, and images under a public target.
 
-Tables are CSV, TSV or Parquet; images are an NPZ file without pickle, a folder per class, or a manifest of files
-(PNG, TIFF, JPEG, DICOM, NIfTI). Everything here raises DataError before any budget is spent. Messages name rows,
+Tables and texts are CSV, TSV or Parquet; images are an NPZ file without pickle, a folder per class, or a manifest of
+files (PNG, TIFF, JPEG, DICOM, NIfTI). Everything here raises DataError before any budget is spent. Messages name rows,
 columns and files: they stay at the site.
 """
 
@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +27,22 @@ from patevolve.shared.data.shard import content
 from patevolve.shared.data.target import Frame, Reading, Target, convert
 from patevolve.shared.errors import DataError
 from patevolve.shared.schema import Schema, encode_column
+from patevolve.shared.texts import Rows, TextColumn, normal, packed
 
 __all__ = ["Layout", "load_images", "load_table", "read_items"]
 SHOWN = 3  # refused files named in one message
 
 
-def load_table(path: Path, schema: Schema, layout: Layout) -> dict[str, Records]:
+def load_table(path: Path, fields: Schema | TextColumn, layout: Layout) -> dict[str, Records]:
     """Return the records of each site in a CSV, TSV or Parquet file, keyed by site ("" without a site column).
 
-    Raises DataError for an unreadable or empty file, a missing column, or a cell outside the schema.
+    fields:  the columns of a public schema, or the one that holds a text
+
+    Raises DataError for an unreadable or empty file, a missing column, a cell outside the schema, or an empty text.
     """
     parts, sites, before = [], [], 0
-    for cells in pieces(path, columns_of(schema, layout)):
-        parts.append(encode_piece(cells, schema, layout, before))
+    for cells in pieces(path, columns_of(fields, layout)):
+        parts.append(encode_piece(cells, fields, layout, before))
         sites.append(np.array(cells[layout.site]) if layout.site else np.empty(0, "U1"))
         before += len(parts[-1])
     records = Records(
@@ -49,17 +53,37 @@ def load_table(path: Path, schema: Schema, layout: Layout) -> dict[str, Records]
     return _sites(records, layout, np.concatenate(sites) if layout.site else None)
 
 
-def columns_of(schema: Schema, layout: Layout) -> list[str]:
+def columns_of(fields: Schema | TextColumn, layout: Layout) -> list[str]:
     """Return the columns that a table must have."""
-    return [column.name for column in schema] + [name for name in (layout.label, layout.unit, layout.site) if name]
+    own = [fields.name] if isinstance(fields, TextColumn) else [column.name for column in fields]
+    return own + [name for name in (layout.label, layout.unit, layout.site) if name]
 
 
-def encode_piece(cells: Cells, schema: Schema, layout: Layout, before: int) -> Records:
+def encode_piece(cells: Cells, fields: Schema | TextColumn, layout: Layout, before: int) -> Records:
     """Return the records of some rows of a table, with ``before`` rows above them. Raises DataError naming the row."""
     count = len(cells[layout.label])
-    codes = np.stack([encode_column(column, cells[column.name], first_row=before) for column in schema], axis=1)
+    if isinstance(fields, TextColumn):
+        values: NDArray[Any] = _texts(cells[fields.name], fields, before)
+    else:
+        values = np.stack([encode_column(column, cells[column.name], first_row=before) for column in fields], axis=1)
     units = _units(cells[layout.unit] if layout.unit else None, count, before)
-    return Records(values=codes, classes=_classes(cells[layout.label], layout, before), units=units)
+    return Records(values=values, classes=_classes(cells[layout.label], layout, before), units=units)
+
+
+def _texts(cells: list[str], column: TextColumn, before: int) -> Rows:
+    """Return (n, length) bytes of the texts in their normal form; an empty one is refused like a missing value."""
+    texts = []
+    for row, cell in enumerate(cells, before):
+        try:
+            text = normal(cell, column.length)
+        except DataError as reason:
+            raise DataError(f"column {column.name!r}, data row {row + 1}: {reason}") from reason
+        if not text:
+            raise DataError(
+                f"column {column.name!r}, data row {row + 1}: an empty text found; expected words. Drop the row."
+            )
+        texts.append(text)
+    return packed(texts, column.length)
 
 
 def _classes(labels: list[str], layout: Layout, before: int = 0) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 class Records:
     """Private records.
 
-    values:   (n, columns) int64 codes of a table, or (n, height, width) uint8 pixels
+    values:   (n, columns) int64 codes of a table, or (n, height, width) uint8 pixels, or (n, length) bytes of texts
     classes:  (n,) int64, positions in the plan's class list
     units:    (n,) unicode, the privacy unit (patient) of each record
     """

@@ -2,7 +2,8 @@
 
 Records are kept as 64-bit hashes: equal content, equal patient. Two of five million records collide with probability
 below 10^-6. Images also leave a 64-bit difference hash: brightness falls or rises between neighbouring cells of a
-9 × 8 grid; two images that differ in at most NEAR of these signs look alike.
+9 × 8 grid; two images that differ in at most NEAR of these signs look alike. Texts leave the signs of the sum of their
+pieces' hashes (Charikar 2002).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared.data.target import grey_of, resample
+from patevolve.shared.texts import unpacked
 
 NEAR = 3  # signs of 64; four bands of 16 bits find every such pair, since one band of it is then equal
+PIECE = 5  # characters of a text that are hashed together
 MOST_PAIRS = 20_000  # images of one band compared with one another
 MOST_ROWS = 200_000  # rows of a table whose neighbours are sought
 
@@ -30,8 +33,8 @@ class Repeats:
     equal:        records whose content an earlier record has
     across:       records whose content also another patient has
     contradicts:  records whose content also stands under another class
-    near:         records not equal to any, with another that looks alike (images) or differs in one column (tables);
-                  None if there were too many to compare
+    near:         records not equal to any, with another that looks alike (images, texts) or differs in one column
+                  (tables); None if there were too many to compare
     near_across:  those whose likeness is of another patient
     """
 
@@ -121,6 +124,19 @@ class Surveyor:
             prints=np.zeros(count),
         )
 
+    def add_texts(
+        self, values: NDArray[np.uint8], labels: NDArray[np.int64], units: Sequence[str], sites: Sequence[str]
+    ) -> None:
+        """Count texts in their normal form, (n, length) bytes."""
+        self._add(
+            content=[_content(row) for row in values],
+            labels=labels,
+            units=units,
+            sites=sites or [""] * len(values),
+            splits=[""] * len(values),
+            prints=[text_fingerprint(text) for text in unpacked(values)],
+        )
+
     def _add(self, *, content: Any, labels: Any, units: Any, sites: Any, splits: Any, prints: Any) -> None:
         count = len(labels)
         if self._named:
@@ -143,15 +159,15 @@ class Surveyor:
         if len(self._parts) >= 4096:  # one wide piece instead of many narrow ones
             self._parts = [np.concatenate(self._parts, axis=1)]
 
-    def survey(self, *, per_unit: int, images: bool) -> Survey:
-        """Return what was counted; ``per_unit``: the contribution bound."""
+    def survey(self, *, per_unit: int, prints: bool) -> Survey:
+        """Return what was counted; ``per_unit``: the contribution bound; ``prints``: images or texts, not rows."""
         table = np.concatenate(self._parts, axis=1) if self._parts else np.zeros((7, 0), np.uint64)
-        content, labels, units, alike, sites, splits, prints = table
+        content, labels, units, alike, sites, splits, signs = table
         found = {
             name: _site_count(labels[sites == number], units[sites == number], self._classes, per_unit)
             for name, number in sorted(self._sites.items())
         }
-        near = self._near_images(content, prints, units) if images else self._near_rows(content, units)
+        near = self._near_prints(content, signs, units) if prints else self._near_rows(content, units)
         return Survey(
             sites=found,
             repeats=Repeats(
@@ -170,7 +186,7 @@ class Surveyor:
         )
 
     @staticmethod
-    def _near_images(
+    def _near_prints(
         content: NDArray[np.uint64], prints: NDArray[np.uint64], units: NDArray[np.uint64]
     ) -> tuple[int | None, int | None]:
         _, first = np.unique(content, return_index=True)
@@ -230,6 +246,15 @@ def fingerprint(image: NDArray[np.uint8]) -> int:
     cells = resample(grey_of(image).astype(np.float64), 8, 9)
     bits = (cells[:, 1:] - cells[:, :-1] > 0.5).ravel()  # half a grey level: flat areas stay flat under rounding
     return int.from_bytes(np.packbits(bits).tobytes(), "little")
+
+
+def text_fingerprint(text: str) -> int:
+    """Return the 64 signs of the sum of the hashes of a text's pieces of PIECE characters, whatever their case."""
+    whole = " ".join(text.casefold().split())
+    pieces = {whole[start : start + PIECE] for start in range(max(1, len(whole) - PIECE + 1))}
+    hashes = np.array([_text_hash(piece) for piece in sorted(pieces)], np.uint64)
+    bits = np.unpackbits(hashes.view(np.uint8).reshape(-1, 8), axis=1).sum(axis=0, dtype=np.int64)
+    return int.from_bytes(np.packbits(2 * bits > len(hashes)).tobytes(), "little")
 
 
 def _in_several(keys: NDArray[np.uint64], others: NDArray[np.uint64]) -> tuple[int, int]:

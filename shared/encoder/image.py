@@ -1,7 +1,8 @@
 """A public encoder of small images, grey or RGB: a description, its principal components, their Fourier features.
 
 The description is orientation histograms (numpy alone) or what a public network says (encoder/onnx.py). Statistics come
-from public images, never from private ones.
+from public images, never from private ones. Texts are encoded alike from descriptions of their own (encoder/ngrams.py,
+encoder/sentences.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CONSTANT = 0.3  # beside the components of a linear embedding, so that a discrim
 BATCH = 500
 
 Floats = NDArray[np.float64]
-Describe = Callable[[NDArray[Any]], NDArray[np.float32]]  # (n, height, width[, 3]) images to (n, r), each alone
+Describe = Callable[[NDArray[Any]], NDArray[np.float32]]  # (n, ...) images or texts to (n, r), each alone
 
 
 def hog(images: NDArray[Any]) -> NDArray[np.float32]:
@@ -108,7 +109,7 @@ class ImageEncoder:
 
     mean, axes:   (r,) and (r, d) from public images
     frequencies:  (d, e/2) from the plan's public stream
-    describe:     images to (n, r) rows, each a function of its image alone
+    describe:     images or texts to (n, r) rows, each a function of its record alone
     embedding:    "fourier", or "linear": the components themselves, shortened to norm 1, whose class means are fewer
                   numbers and so carry less noise
     """

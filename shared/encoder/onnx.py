@@ -134,23 +134,35 @@ def pooled(outputs: list[NDArray[Any]]) -> Vectors:
 
 
 def open_network(path: Path, device: DeviceProfile) -> Network:
-    """Return the network in a file, on the first provider of the profile that this machine has.
+    """Return the network of images in a file. Raises PlanError for one that breaks the rule above.
 
-    Raises PlanError for a file that breaks the rule above, InputError without onnxruntime, without the GPU that the
-    profile requires, or if onnxruntime does not run on this processor.
+    Raises what ``open_session`` raises.
+    """
+    session = open_session(path, device)
+    provider = session.get_providers()[0]
+    network = Network(session=session, device=device, provider=provider, shape=_shape(session, path.name))
+    return replace(network, features=_features(network, path.name))
+
+
+def open_session(path: Path, device: DeviceProfile, *, one_shape: bool = True) -> Any:
+    """Return onnxruntime's session of a network, on the first provider of the profile that this machine has.
+
+    one_shape:  whether all inputs are of one shape; if not, no plan of memory is kept from one run for the next
+
+    Raises PlanError for a file in pieces, with a memory, or that does not load, InputError without onnxruntime, without
+    the GPU that the profile requires, or if onnxruntime does not run on this processor.
     """
     data = path.read_bytes()
     if EXTERNAL.search(data):
         raise PlanError(f"{path.name} keeps weights in another file; expected one file. Export it with its weights.")
     _check_stateless(data, path.name)
     check_runs(path)
-    session = _session(data, path.name, device)
+    session = _session(data, path.name, device, one_shape=one_shape)
     provider = session.get_providers()[0]
     check_gpu(device, session.get_providers())
     if provider != device.wanted()[0]:
         log.warning("The encoder runs on %s: %s is not to be had here.", provider, device.wanted()[0])
-    network = Network(session=session, device=device, provider=provider, shape=_shape(session, path.name))
-    return replace(network, features=_features(network, path.name))
+    return session
 
 
 def _check_stateless(data: bytes, name: str) -> None:
@@ -190,12 +202,13 @@ def _library() -> Any:
     return onnxruntime
 
 
-def _session(data: bytes, name: str, device: DeviceProfile) -> Any:
+def _session(data: bytes, name: str, device: DeviceProfile, *, one_shape: bool) -> Any:
     onnxruntime = _library()
     options = onnxruntime.SessionOptions()
     # One thread for one image: how a product is cut among threads is then no part of what a record's features are.
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # label: one-thread-per-image
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_pattern = one_shape  # label: no-plan-kept
     options.log_severity_level = 3
     there = set(onnxruntime.get_available_providers())
     chosen = [(each, _settings(each, device)) for each in device.wanted() if each in there]

@@ -20,10 +20,12 @@ except ImportError:
 if len(sys.argv) > 1:
     import numpy
     session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-    feed = session.get_inputs()[0]
-    shape = [size if isinstance(size, int) and size > 0 else 64 for size in feed.shape]
-    shape[0] = 1
-    session.run(None, {feed.name: numpy.zeros(shape, numpy.float32)})
+    feeds = {}
+    for feed in session.get_inputs():
+        shape = [size if isinstance(size, int) and size > 0 else 64 for size in feed.shape]
+        shape[0] = 1
+        feeds[feed.name] = numpy.zeros(shape, numpy.int64 if "int64" in feed.type else numpy.float32)
+    session.run(None, feeds)
 """
 
 

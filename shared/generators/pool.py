@@ -2,7 +2,7 @@
 
 The pool is one public file, named by its hash. Its images have no classes, so the same pool serves every class, and
 the sites' answers alone decide which image stands for which. This is the public unlabelled data of PATE (Papernot et
-al. 2017): what is released are public images with new labels.
+al. 2017): what is released are public images with new labels. A pool of public texts is the same, without variation.
 
 Genome: the image's number; with ``variation`` also 34 numbers in standard units: a shift (down, right), and 16
 downward and 16 rightward displacements of a 4 × 4 elastic grid. Rendering is integer arithmetic throughout, so that it
@@ -16,13 +16,15 @@ import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from patevolve.shared import assets
-from patevolve.shared.errors import PlanError
+from patevolve.shared.errors import DataError, PlanError
 from patevolve.shared.protocols import Genomes
+from patevolve.shared.texts import normal, packed, unpacked
 
 NUMBERS = 34
 KNOTS = 4  # of the elastic grid along each side
@@ -39,9 +41,9 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pool:
-    """Images (height, width) uint8, or (height, width, 3) in colour, of a public pool.
+    """Images (height, width) uint8, or (height, width, 3) in colour, or texts (length,) of a public pool.
 
-    images:      (n, height, width) or (n, height, width, 3) uint8, without labels
+    images:      (n, height, width) or (n, height, width, 3) uint8, without labels; or (n, length) packed texts
     neighbours:  (n, k) int32, the numbers of the images most like each, nearest first, itself left out
     sha256:      of the file that both came from
     variation:   0: images as they are; up to 1: each candidate a little shifted and bent
@@ -172,25 +174,53 @@ def _basis(height: int, width: int) -> Integers:
 
 def load(sha256: str, shape: tuple[int, ...], variation: float = 0.0) -> Pool:
     """Return the pool in the public file of this hash. Raises PlanError if there is none, or of another shape."""
-    path = assets.find(sha256)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            images, neighbours = file["images"], file["neighbours"]
-    except UNREADABLE as reason:
-        raise PlanError(
-            f"{path} is no pool of images ({type(reason).__name__}); expected the arrays images and neighbours. Make "
-            f"it with: patevolve assets pool IMAGES."
-        ) from reason
+    images, neighbours = _arrays(sha256, "images")
     if images.dtype != np.uint8 or images.shape[1:] != shape or len(images) < 2:
         raise PlanError(
             f"generator.asset: images {images.dtype} {images.shape} found; expected uint8 (n ≥ 2, "
             f"{', '.join(map(str, shape))}), as data.height, width and channels say. Make another pool, or change the "
             f"plan."
         )
-    known = neighbours.dtype == np.int32 and neighbours.ndim == 2 and 1 <= neighbours.shape[1] < len(images)
-    if not (known and len(neighbours) == len(images) and neighbours.min() >= 0 and neighbours.max() < len(images)):
+    return Pool(images=images, neighbours=neighbours, sha256=sha256, variation=variation)
+
+
+def load_texts(sha256: str, length: int) -> Pool:
+    """Return the pool of texts in the public file of this hash, as rows of ``length`` bytes.
+
+    Raises PlanError if there is none, if a text of it is longer, or not in its normal form.
+    """
+    held, neighbours = _arrays(sha256, "texts")
+    if held.dtype != np.uint8 or held.ndim != 2 or len(held) < 2:
+        raise PlanError(f"generator.asset: texts {held.dtype} {held.shape} found; expected uint8 (n ≥ 2, bytes).")
+    try:
+        texts = unpacked(held)
+        rows = packed([normal(text, held.shape[1]) for text in texts], length)
+    except DataError as reason:
+        raise PlanError(
+            f"generator.asset: {reason} A pool's texts are at most data.length = {length} bytes. Make another pool "
+            f"with --length {length}, or change the plan."
+        ) from reason
+    if not all(texts) or unpacked(rows) != texts:
+        raise PlanError("generator.asset: texts that are not in their normal form found. Make it again: assets pool.")
+    return Pool(images=rows, neighbours=neighbours, sha256=sha256)
+
+
+def _arrays(sha256: str, name: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Return a pool's records, called ``name`` in the file, and the neighbours of each. Raises PlanError."""
+    path = assets.find(sha256)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            records, neighbours = file[name], file["neighbours"]
+    except UNREADABLE as reason:
+        raise PlanError(
+            f"{path} is no pool of {name} ({type(reason).__name__}); expected the arrays {name} and neighbours. Make "
+            f"it with: patevolve assets pool {name.upper()}."
+        ) from reason
+    count = len(records) if records.ndim else 0
+    known = neighbours.dtype == np.int32 and neighbours.ndim == 2 and 1 <= neighbours.shape[1] < count
+    if not (known and len(neighbours) == count and neighbours.min() >= 0 and neighbours.max() < count):
         raise PlanError(
             f"generator.asset: neighbours {neighbours.dtype} {neighbours.shape} found; expected int32 numbers of the "
-            f"{len(images)} images. Make it again with: patevolve assets pool IMAGES."
+            f"{count} {name}. Make it again with: patevolve assets pool {name.upper()}."
         )
-    return Pool(images=images, neighbours=neighbours, sha256=sha256, variation=variation)
+    return records, neighbours

@@ -60,7 +60,7 @@ def describe(agreed: Agreed) -> dict[str, Any]:
 
 def _files(plan: Plan) -> dict[str, str]:
     """Return the SHA-256 of every public file that a machine needs for this plan, by the plan's key."""
-    keys = [("generator", "asset"), ("encoder", "asset"), ("encoder", "fitted")]
+    keys = [("generator", "asset"), ("encoder", "asset"), ("encoder", "tokenizer"), ("encoder", "fitted")]
     found = {f"{section}.{key}": str(getattr(getattr(plan, section), key)) for section, key in keys}
     return {key: sha256 for key, sha256 in found.items() if sha256}
 

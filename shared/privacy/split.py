@@ -23,6 +23,7 @@ from patevolve.shared.privacy.planner import Part, asking
 WEIGHTS: Mapping[str, Mapping[Kind, float]] = {
     "table": {"counts": 1.0, "prototypes": 1.0, "neighbours": 0.0},
     "image": {"counts": 1.0, "prototypes": 1.0, "neighbours": 4.0},
+    "text": {"counts": 1.0, "prototypes": 1.0, "neighbours": 4.0},  # as images of a pool: no evidence of their own
 }
 ARTICLE: Mapping[Kind, float] = {"prototypes": 0.6, "neighbours": 0.4}  # the seed article: encoder 60 %, fitness 40 %
 MOST_LABELS = 0.5  # teachers that need more of the budget than this are left out

@@ -16,9 +16,11 @@ from patevolve.shared.release.samples import Samples
 # A bound on privacy loss supports none of these claims, so no text that the program writes may make them.
 CLAIMS = re.compile(r"\banonym\w*|\bsafe\b|\bcomplian\w*|guaranteed\s+private", re.IGNORECASE)
 OPTIONAL = ("license", "source")
-DATA_FILE = {"table": "data.csv", "image": "images/**"}
+DATA_FILE = {"table": "data.csv", "text": "data.csv", "image": "images/**"}
+TASK = {"table": "tabular", "text": "text", "image": "image"}
 DATA_TEXT = {
     "table": "`data.csv`: the synthetic records; an empty cell is a missing value, a word such as NA is not.",
+    "text": "`data.csv`: the texts and the class of each, as the plan spells it.",
     "image": "`images/`: one folder per class; `labels.csv`: the class of each file, as the plan spells it.",
 }
 UNITS = {
@@ -138,7 +140,7 @@ def _front_matter(samples: Samples, kind: str, card: Mapping[str, Any]) -> list[
         "tags:",
         "- synthetic",
         "- differential-privacy",
-        f"- {'tabular' if kind == 'table' else 'image'}",
+        f"- {TASK[kind]}",
         "size_categories:",
         f"- {size}",
         "configs:",

@@ -22,10 +22,14 @@ from patevolve.shared.release.source import CARD, card, copies, kept_proof, pape
 
 FORMATS = ("csv", "parquet", "imagefolder", "webdataset", "huggingface", "dicom")
 NO_IMAGES = "a table has no images. Use csv, parquet or huggingface"
+NO_PICTURES = "texts have no images. Use csv, parquet or huggingface"
 UNFIT = {
     ("table", "imagefolder"): NO_IMAGES,
     ("table", "webdataset"): NO_IMAGES,
     ("table", "dicom"): NO_IMAGES,
+    ("text", "imagefolder"): NO_PICTURES,
+    ("text", "webdataset"): NO_PICTURES,
+    ("text", "dicom"): NO_PICTURES,
     (
         "image",
         "csv",
@@ -42,6 +46,7 @@ LAYOUT = {
 }
 HUGGINGFACE = {
     "table": (huggingface.TABLE, f"`{huggingface.TABLE}`: the synthetic records; null is a missing value."),
+    "text": (huggingface.TABLE, f"`{huggingface.TABLE}`: the texts and the class of each."),
     "image": ("train/**", f"`train/`: the images; `{huggingface.METADATA}`: the class of each, as the plan spells it."),
 }
 
@@ -97,7 +102,7 @@ def _data(folder: Path, plan: Plan, fmt: str) -> Iterator[tuple[str, bytes]]:
     match fmt:
         case "parquet":
             yield "data.parquet", parquet_bytes(folder, plan)
-        case "huggingface" if plan.data.kind == "table":
+        case "huggingface" if plan.data.kind != "image":
             yield huggingface.TABLE, parquet_bytes(folder, plan)
         case "huggingface":
             yield from huggingface.image_files(folder)

@@ -168,6 +168,7 @@ def _values(samples: Samples, plan: Plan) -> CheckResult:
     problems = schema_problems(samples, plan)
     table = "the plan's columns and classes; each cell in the public schema, missing only where it says so"
     blank = "one grey value" if plan.data.channels == 1 else "one colour"
+    texts = f"the plan's column and classes; texts in normal form, none empty or above {plan.data.length} bytes"
     images = f"the plan's classes; uint8 images of {' × '.join(map(str, plan.data.shape))}, none of {blank}"
     return CheckResult(
         name="values",
@@ -175,7 +176,7 @@ def _values(samples: Samples, plan: Plan) -> CheckResult:
         found="; ".join(problems[:SHOWN]) + (f"; {len(problems) - SHOWN} more" if len(problems) > SHOWN else "")
         if problems
         else "every sample as expected",
-        expected=table if plan.data.kind == "table" else images,
+        expected={"table": table, "text": texts, "image": images}[plan.data.kind],
         reason="A value outside the public description cannot come from the public generator: it would be a fault.",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from patevolve.shared.plan import Plan
+from patevolve.shared.release.card import TASK
 from patevolve.shared.release.source import LABELS, read_csv
 
 TABLE = "train/data.parquet"
@@ -24,5 +25,4 @@ def image_files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def card_metadata(plan: Plan) -> list[str]:
     """Return the lines of a card's front matter that say what the data are for."""
-    kind = "tabular" if plan.data.kind == "table" else "image"
-    return ["task_categories:", f"- {kind}-classification"]
+    return ["task_categories:", f"- {TASK[plan.data.kind]}-classification"]

@@ -78,9 +78,9 @@ def _agreed(samples: Samples, plan_text: str, plan_sha256: str) -> Plan:
             f"plan_sha256 {plan_sha256} found; the text given has {agreed.sha256}. Give the agreed text."
         )
     data = agreed.plan.data
-    if samples.class_names != data.classes or samples.is_table != (data.kind == "table"):
+    if samples.class_names != data.classes or samples.is_table != (data.kind != "image"):
         raise ReleaseError("samples of another kind or other classes than the plan's found; run the gate first.")
-    names = tuple(column.name for column in data.columns) if samples.is_table else ()
+    names = (data.text,) if data.kind == "text" else tuple(column.name for column in data.columns)
     if samples.columns != names or data.label in names:
         raise ReleaseError(f"columns {list(samples.columns)} found; expected the plan's, and {data.label!r} besides.")
     return agreed.plan

@@ -23,12 +23,22 @@ def parquet_bytes(folder: Path, plan: Plan) -> bytes:
     """Return the release's table, or its images with their classes, as Parquet.
 
     int64 for numbers without decimals, float64 for other numbers, dictionary of string for categories and the class; a
-    missing value is null. Images are {"bytes", "path"} of PNG, with the class as number and as text, which the
-    ``datasets`` library reads as Image and ClassLabel.
+    missing value is null. Texts are strings. Images are {"bytes", "path"} of PNG, with the class as number and as text,
+    which the ``datasets`` library reads as Image and ClassLabel.
 
     Raises InputError if pyarrow is not installed, ReleaseError for a cell outside the schema.
     """
+    if plan.data.kind == "text":
+        return _texts(folder, plan)
     return _table(folder, plan) if plan.data.kind == "table" else _images(folder, plan)
+
+
+def _texts(folder: Path, plan: Plan) -> bytes:
+    arrow = optional("pyarrow", "pyarrow")
+    texts, labels = zip(*read_csv(folder / "data.csv"), strict=True)
+    label = _array(arrow, Column(name=plan.data.label, kind="categorical", values=plan.data.classes), list(labels))
+    table = arrow.table({plan.data.text: arrow.array(texts, arrow.string()), plan.data.label: label})
+    return _written(table.schema, [table])
 
 
 def _table(folder: Path, plan: Plan) -> bytes:

@@ -1,4 +1,4 @@
-"""The synthetic samples of a release: table rows as text, or images, with their classes."""
+"""The synthetic samples of a release: table rows as text, texts, or images, with their classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Samples:
 
     classes:      (n,) int64, positions in ``class_names``
     class_names:  the plan's classes, in its order
-    columns:      names of the table's columns, without the class
+    columns:      names of the table's columns, without the class; of texts the one that holds them
     rows:         n rows of text cells as released; "" is a missing value
     images:       (n, height, width) uint8 grey levels, or (n, height, width, 3) RGB
 
@@ -49,5 +49,5 @@ class Samples:
 
     @property
     def is_table(self) -> bool:
-        """Whether the samples are table rows; otherwise they are images."""
+        """Whether the samples are rows of a table or texts; otherwise they are images."""
         return self.images is None

@@ -1,4 +1,4 @@
-"""Whether released values lie in the plan's public description: the table's schema, or the images' size and type."""
+"""Whether released values lie in the plan's public description: a schema, a text's form, an image's size and type."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.errors import DataError
 from patevolve.shared.plan import Plan
 from patevolve.shared.release.samples import Samples
 from patevolve.shared.schema import Column
+from patevolve.shared.texts import normal
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")  # stricter than float(): no spaces, underscores, exponents, NaN
 
@@ -17,8 +19,10 @@ NUMBER = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")  # stricter than float(): no spa
 def schema_problems(samples: Samples, plan: Plan) -> list[str]:
     """Return one text for each thing outside the plan's description, with the first sample that has it."""
     problems = _class_problems(samples, plan)
-    if samples.is_table != (plan.data.kind == "table"):
+    if samples.is_table != (plan.data.kind != "image"):
         return [*problems, f"samples that are no {plan.data.kind}s"]
+    if plan.data.kind == "text":
+        return problems + _text_problems(samples, plan)
     if samples.is_table:
         return problems + _table_problems(samples, plan.data.columns)
     return problems + _image_problems(samples.images, plan.data.shape)
@@ -45,6 +49,20 @@ def _table_problems(samples: Samples, schema: tuple[Column, ...]) -> list[str]:
         if row is not None:
             problems.append(f"column {column.name!r}, sample {row + 1}: {cells[row]!r}")
     return problems
+
+
+def _text_problems(samples: Samples, plan: Plan) -> list[str]:
+    if samples.columns != (plan.data.text,):
+        return [f"columns {list(samples.columns)}"]
+    unfit = next((row for row, (cell,) in enumerate(samples.rows) if not _is_normal(cell, plan.data.length)), None)
+    return [] if unfit is None else [f"column {plan.data.text!r}, sample {unfit + 1}: no text in normal form"]
+
+
+def _is_normal(cell: object, length: int) -> bool:
+    try:
+        return isinstance(cell, str) and cell != "" and cell == normal(cell, length)
+    except DataError:
+        return False
 
 
 def cell_fits(column: Column, cell: object) -> bool:

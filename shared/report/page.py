@@ -75,6 +75,7 @@ def _context(report: Dict) -> Dict:
     synthetic = mapping(report.get("synthetic"))
     galleries = _galleries(generations)
     sample = "row" if synthetic.get("preview") or not galleries else "image"
+    sample = "text" if synthetic.get("noun") == "text" else sample
     utility = _utility(report)
     sections = {
         "report": {key: report.get(key) for key in _PLAIN},

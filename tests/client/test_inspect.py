@@ -241,7 +241,7 @@ def test_near_duplicates_are_those_of_all_pairs(drawn, data):
     surveyor = Surveyor(1, units=True)
     for i, (value, unit) in enumerate(zip(prints, units, strict=True)):
         surveyor._add(content=[i], labels=[0], units=[str(unit)], sites=[""], splits=[""], prints=[value])
-    found = surveyor.survey(per_unit=9, images=True).repeats
+    found = surveyor.survey(per_unit=9, prints=True).repeats
     close = [
         [j for j in range(len(prints)) if j != i and (prints[i] ^ prints[j]).bit_count() <= NEAR]
         for i in range(len(prints))

@@ -192,7 +192,7 @@ def test_near_duplicates_in_colour_are_seen_by_their_luminance():
     cat, other = np.asarray(samples.chelsea()), np.asarray(samples.coffee())
     surveyor = Surveyor(1, units=False)
     surveyor.add_images([cat, cat, (cat * 0.98).astype(np.uint8), other], label=0, unit="")
-    repeats = surveyor.survey(per_unit=1, images=True).repeats
+    repeats = surveyor.survey(per_unit=1, prints=True).repeats
     assert repeats.equal == 1
     assert repeats.near == 2
     grey = np.rint(luminance(cat)).astype(np.uint8)

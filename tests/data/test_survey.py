@@ -20,7 +20,7 @@ def surveyed(rows, **options):
     surveyor.add_rows(
         values, np.array([row[3] for row in rows], np.int64), options.get("units") or ["u"] * len(rows), []
     )
-    return surveyor.survey(per_unit=100, images=False)
+    return surveyor.survey(per_unit=100, prints=False)
 
 
 @settings(max_examples=100, deadline=None)
@@ -48,7 +48,7 @@ def test_pieces_add_up_to_the_whole():
     for start in range(0, 500, 7):
         some = slice(start, start + 7)
         parts.add_rows(values[some], labels[some], units[some], [])
-    assert whole.survey(per_unit=3, images=False) == parts.survey(per_unit=3, images=False)
+    assert whole.survey(per_unit=3, prints=False) == parts.survey(per_unit=3, prints=False)
 
 
 def test_row_hashes_do_not_collide_on_small_codes():
@@ -65,7 +65,7 @@ def test_many_rows_are_counted_without_their_neighbours(monkeypatch):
 
 
 def test_nothing_counted_is_nothing_found():
-    survey = Surveyor(2, units=False).survey(per_unit=1, images=True)
+    survey = Surveyor(2, units=False).survey(per_unit=1, prints=True)
     assert survey.sites == {}
     assert (survey.repeats.equal, survey.repeats.near, survey.units_in_sites) == (0, 0, 0)
 

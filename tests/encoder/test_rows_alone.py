@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from patevolve.shared.encoder.image import fit
+from patevolve.shared.encoder.ngrams import hashed_words
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.luminance import GREY, luminance
 from patevolve.shared.schema import Column
+from patevolve.shared.texts import packed
 
 
 def table():
@@ -34,7 +36,14 @@ def linear():
     return dataclasses.replace(encoder, embedding="linear"), values
 
 
-@pytest.mark.parametrize("make", [table, image, colour, linear])
+def text():
+    rng = np.random.default_rng(0)
+    words = np.array(["".join(rng.choice(list("abcdefghij"), 5)) for _ in range(300)])
+    rows = packed([" ".join(rng.choice(words, rng.integers(1, 20))) for _ in range(180)], 128)
+    return fit(rows[:120], rng, dimension=32, embedding=200, describe=hashed_words), rows[120:]
+
+
+@pytest.mark.parametrize("make", [table, image, colour, linear, text])
 def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     encoder, values = make()
     features = encoder.encode(values)
@@ -48,7 +57,7 @@ def test_a_row_is_encoded_alike_alone_and_in_any_company(make):
     assert encoder.embed(features[order]).tobytes() == embedded[order].tobytes()
 
 
-@pytest.mark.parametrize("make", [table, image, colour, linear])
+@pytest.mark.parametrize("make", [table, image, colour, linear, text])
 def test_no_embedding_is_longer_than_one(make):
     encoder, values = make()
     assert np.linalg.norm(encoder.embed(encoder.encode(values)), axis=1).max() <= 1 + 1e-12

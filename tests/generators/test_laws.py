@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from patevolve.shared import pools, wire
+from patevolve.shared.encoder.ngrams import hashed_words
 from patevolve.shared.generators.pool import Pool
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
@@ -36,6 +37,14 @@ def pool(variation=0.0):
         sha256=hashlib.sha256(data).hexdigest(),
         variation=variation,
     )
+
+
+def texts():
+    rng = np.random.default_rng(6)
+    words = [" ".join(rng.choice(["one", "two", "three", "four", "five"], 12)) for _ in range(120)]
+    data = pools.build_texts(list(dict.fromkeys(words)), 64, hashed_words)
+    arrays = np.load(io.BytesIO(data), allow_pickle=False)
+    return Pool(images=arrays["texts"], neighbours=arrays["neighbours"], sha256=hashlib.sha256(data).hexdigest())
 
 
 def tabular():
@@ -68,6 +77,7 @@ MAKERS = {
     "pool": pool,
     "varied pool": lambda: pool(0.5),
     "vqvae": latents,
+    "pool of texts": texts,
 }
 
 
@@ -108,14 +118,18 @@ def test_no_candidate_is_a_population_too(generator):
 
 
 def test_a_stronger_mutation_moves_the_values_further(generator):
-    """The mean change over 400 parents of what is rendered, at five strengths that double."""
-    classes = np.zeros(400, np.int64)
+    """The mean change over 400 parents of what is rendered (of texts: their words), at five strengths that double."""
+
+    def seen(genomes):
+        values = generator.render(genomes, np.zeros(400, np.int64))
+        return hashed_words(values) if values.dtype == np.uint8 and values.ndim == 2 else values.reshape(400, -1)
+
     parents = generator.draw(stream(3, "draw"), 0, 400)
-    before = generator.render(parents, classes).reshape(400, -1).astype(float)
+    before = seen(parents).astype(float)
     moved = []
     for strength in (0.0625, 0.125, 0.25, 0.5, 1.0):
         mutants = generator.mutate(stream(3, "mutate"), parents, 0, strength)
-        moved.append(np.abs(generator.render(mutants, classes).reshape(400, -1) - before).mean())
+        moved.append(np.abs(seen(mutants) - before).mean())
     assert all(a < b for a, b in itertools.pairwise(moved)), moved
 
 
