@@ -82,7 +82,9 @@ def open_cohort(data: bytes, *, spec: SumSpec, graph: Graph, site: str, key: Run
         public = packet.arrays["keys"][listed[peer]].tobytes()
         body = packets.advert_body(spec.context, spec.names[peer], public)
         keys.verify(packet.arrays["signatures"][listed[peer]].tobytes() + body, spec.sites[spec.names[peer]])
-        roots[peer] = keys.agree(key, public, bytes.fromhex(spec.context))
+        # A colluder may sign another site's key as its own: named by the two sites, the roots differ all the same.
+        pair = b"".join(number.to_bytes(4, "big") for number in sorted((me, peer)))
+        roots[peer] = keys.agree(key, public, bytes.fromhex(spec.context) + b"pair" + pair)  # label: pair-named
     row = graph.neighbours[me]
     columns = np.flatnonzero(members[row])
     chief = keys.agree(key, packet.arrays["coordinator"].tobytes(), bytes.fromhex(spec.context))

@@ -75,7 +75,7 @@ class SumSpec:
 
 def _context(spec: SumSpec) -> str:
     fields = {
-        "protocol": "patevolve secagg 2",
+        "protocol": "patevolve secagg 3",
         "plan": spec.plan,
         "run": spec.run,
         "sites": dict(spec.sites),

@@ -241,6 +241,29 @@ def test_seeds_of_questions_lengths_and_lists_of_keys_are_all_different(run):
     assert len(seeds) == 2 * 2 * 2 * 3
 
 
+@pytest.mark.parametrize(("victim", "thief"), [("site000", "site003"), ("site002", "site001")])
+def test_a_colluder_with_a_copy_of_a_sites_key_shares_no_root_with_it(new_run, victim, thief):
+    """Else the pair masks with the colluder, which are opened when it drops out, would be those with the victim."""
+    run = new_run(4, dropouts=1, colluders=1)
+    key = np.frombuffer(run.sites[victim]._key.public, np.uint8)
+    for name, site in run.sites.items():
+        fields = {"context": run.spec.context, "site": name}
+        stolen = packets.write("advert", run.identities[name], fields, {"key": key})
+        run.coordinator.receive_advert(stolen if name == thief else site.advert())
+    listed = run.coordinator.close_setup()
+    honest = [site for name, site in run.sites.items() if name != thief]
+    for site in honest:
+        site.accept_keys(listed)
+        assert len(set(site._cohort.roots.values())) == len(site._cohort.roots) == 4
+    ask = run.coordinator.ask("q", 2)
+    one, two = (run.spec.names.index(name) for name in (victim, thief))
+    for site in honest:
+        seeds = site._cohort.pair_seeds([one, two], packets.question_digest(ask))
+        assert not np.array_equal(seeds[0], seeds[1])
+        channels = [site._cohort.sealed[number].encrypt(b"n" * 12, bytes(16), b"") for number in (one, two)]
+        assert channels[0] != channels[1]  # with one key, a message's one nonce would serve two plain texts
+
+
 def test_an_invented_peer_is_refused(new_run, harness):
     run = new_run(4, dropouts=1)
     honest = run.setup()
