@@ -17,6 +17,7 @@ from patevolve.shared.files import write_atomic
 
 FILE = "contacts.json"
 EVERY = 1.0  # seconds between two writings while replies come in
+PATIENCE = 50  # times as long as a writing took passes before the next: with many sites it is most of the work else
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,7 +36,7 @@ class Contacts:
     seen: dict[str, str] = field(default_factory=dict)
     codes: dict[str, str] = field(default_factory=dict)
     sizes: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
-    _written: float = float("-inf")
+    _due: float = float("-inf")
 
     def sent(self, site: str, request: str, size: int) -> None:
         """Note a request of ``size`` bytes."""
@@ -45,7 +46,7 @@ class Contacts:
         """Note a reply of ``size`` bytes."""
         self._add(site, request, 0, size)
         self._heard(site)
-        if time.monotonic() - self._written > EVERY:
+        if time.monotonic() > self._due:
             self.save()
 
     def settled(self, site: str, code: str) -> None:
@@ -57,9 +58,11 @@ class Contacts:
         """Write the note, if it has a place."""
         if self.path is None:
             return
+        start = time.monotonic()
         value = {"seen": self.seen, "codes": self.codes, "sizes": [[*key, *pair] for key, pair in self.sizes.items()]}
         write_atomic(self.path, json.dumps(value, ensure_ascii=False).encode())
-        self._written = time.monotonic()
+        end = time.monotonic()
+        self._due = end + max(EVERY, PATIENCE * (end - start))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the bytes by site, questions and request, as a report shows them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from patevolve.shared import contacts
 from patevolve.shared.contacts import Contacts, load_contacts
 
 
@@ -39,3 +40,26 @@ def test_a_note_without_a_place_writes_nothing(tmp_path: Path) -> None:
     note.received("Ada", "ask", 1)
     note.save()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("took", "again"), [(0.001, 1.0), (0.5, 25.0)])
+def test_a_note_that_takes_long_is_written_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, again: float
+) -> None:
+    """A clock that only writing moves: at most a fiftieth of the time goes into the note, however many sites."""
+    now, written = [100.0], []
+
+    def write(path: Path, data: bytes) -> None:
+        written.append(now[0])
+        now[0] += took
+
+    monkeypatch.setattr(contacts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(contacts, "write_atomic", write)
+    note = Contacts(path=tmp_path / "contacts.json")
+    note.received("Ada", "ask", 1)
+    now[0] = 100.0 + took + again - 0.01
+    note.received("Bea", "ask", 1)
+    assert written == [100.0]
+    now[0] += 0.02
+    note.received("Cy", "ask", 1)
+    assert len(written) == 2
