@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from patevolve.shared.errors import MessageError, PlanError
+from patevolve.shared.errors import MessageError, ParameterError, PlanError
 from patevolve.shared.evolution.population import shares as divided
 from patevolve.shared.messages import Kind
 from patevolve.shared.noise.choice import ChoiceMechanism
@@ -65,7 +65,7 @@ def schedule(plan: Plan, embedding_size: int) -> tuple[Ask, ...]:
 
     Guarantee: the composed ε of all of them, and of the plan's private head, is at most the plan's ε (verified by the
     accountant that charges them).
-    Raises PlanError if the shares cannot be drawn (a local share below 2 lattice steps).
+    Raises PlanError if the noise cannot be drawn (beyond the samplers' reach, or a local share below 2 lattice steps).
     """
     widen = _WIDEN
     while True:
@@ -112,10 +112,16 @@ def _narrowed(plan: Plan, embedding_size: int, widen: float) -> tuple[Ask, ...]:
 def _ask(plan: Plan, kind: Kind, number: int, embedding_size: int, noise_multiplier: float) -> Ask:
     bounds = bounds_of(plan, kind, embedding_size)
     local = kind == "islands"
-    own = _own(plan, kind, bounds, noise_multiplier)
-    shares = plan.privacy.trust == "secure-sum" and not local and own is None  # label: whole-noise-on-islands
     name = f"{kind}/{number}" if kind in REPEATED else kind
-    mechanism = own or (_share(plan, bounds, noise_multiplier) if shares else _whole(bounds, noise_multiplier))
+    try:
+        own = _own(plan, kind, bounds, noise_multiplier)
+        shares = plan.privacy.trust == "secure-sum" and not local and own is None  # label: whole-noise-on-islands
+        mechanism = own or (_share(plan, bounds, noise_multiplier) if shares else _whole(bounds, noise_multiplier))
+    except ParameterError as error:
+        raise PlanError(
+            f"a share of {asking(plan, kind).share:g} of ε = {plan.privacy.epsilon:g} for {kind} found, which asks for "
+            f"noise that cannot be drawn ({error}) Give it a larger share, or the plan a larger ε."
+        ) from error
     return Ask(
         name=name,
         kind=kind,

@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from patevolve.shared import plan as plans
@@ -283,10 +283,16 @@ def random_plans(draw):
 def test_no_accepted_plan_costs_more_than_its_epsilon(changes, embedding_size):
     """1,000 random plans: what the schedule asks, composed by the accountant that charges it, stays within ε.
 
-    None of them is refused: every share is far above 2 lattice steps here (tests/test_schedule.py has those below).
+    Few are refused: every share is far above 2 lattice steps here (tests/test_schedule.py has those below), and only
+    the smallest ε and shares together ask for noise beyond what the samplers draw.
     """
     plan = agree(text(changes)).plan
-    asks = schedule(plan, embedding_size)
+    try:
+        asks = schedule(plan, embedding_size)
+    except PlanError as error:
+        assert plan.privacy.epsilon < 0.1
+        assume("cannot be drawn" not in str(error))
+        raise
     curve = accountant.compose([ask.event for ask in asks])
     assert accountant.epsilon(curve, plan.privacy.delta).epsilon <= plan.privacy.epsilon
     asked = {ask.kind for ask in asks}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from patevolve.shared.errors import InputError, MessageError
+from patevolve.shared.errors import InputError, MessageError, PlanError
 from patevolve.shared.noise.discrete_gaussian import DiscreteGaussianMechanism
 from patevolve.shared.noise.distributed import DiscreteGaussianShare
 from patevolve.shared.plan import agree
@@ -171,6 +171,12 @@ def test_shares_below_two_lattice_steps_are_refused():
     bad = plan(trust="secure-sum", sites=100_000, epsilon=500.0, delta=1e-8)
     with pytest.raises(InputError, match="fewer sites"):
         schedule(bad, EMBEDDING)
+
+
+def test_noise_beyond_what_can_be_drawn_is_refused_with_the_question_and_its_share():
+    words = r"share of 0.1 of ε = 0.0001 for counts .*cannot be drawn .*expected 0.25 to .*larger share"
+    with pytest.raises(PlanError, match=words):
+        schedule(plan(epsilon=1e-4, delta=1e-12, times=10), EMBEDDING)
 
 
 def test_one_schedule_for_one_plan():
