@@ -37,7 +37,7 @@ def split(secrets: Bytes, *, threshold: int, holders: int) -> Bytes:
         raise ParameterError("a secret with a limb of 65521 or more found; make secrets by random_secrets or to_field.")
     coefficients = np.empty((threshold, limbs.size), np.float64)
     coefficients[0] = limbs
-    coefficients[1:].flat = _uniform((threshold - 1) * limbs.size)
+    coefficients[1:] = _uniform((threshold - 1) * limbs.size).reshape(threshold - 1, limbs.size)
     return _modulo(_powers(holders, threshold) @ coefficients).reshape(holders, -1, SECRET)
 
 
