@@ -2,9 +2,9 @@
 
     PEER/bin/python benchmarks/tally_peer.py 6000 4000 128 20
 
-For each line read, the name of one of its back ends (faiss, sklearn, torch), one line is written: the processor seconds
-of one whole histogram of so many private rows over so many candidates, in so many dimensions, with so many votes for each
-record. The embeddings are there already; both run on the threads that OMP_NUM_THREADS says.
+For each line read, the name of one of its back ends (faiss, sklearn, torch), one line is written: the processor
+seconds of one whole histogram of so many private rows over so many candidates, in so many dimensions, with so many
+votes for each record. The embeddings are there already; both run on the threads that OMP_NUM_THREADS says.
 """
 
 from __future__ import annotations
