@@ -173,7 +173,7 @@ def draw(rows: list[dict[str, Any]], picture: Path) -> None:
         above.axhline(public, color="black", ls="--", lw=1, label="the simulator alone (ε = 0)")
         for level, word in ((2.0, "usable from here"), (1.0, "mostly noise below")):
             below.axhline(level, color="#999999", lw=0.8)
-            below.annotate(word, (SITES[-1], level), ha="right", va="bottom", fontsize=8, color="#555555")
+            below.annotate(word, (SITES[0], level), ha="left", va="bottom", fontsize=8, color="#555555")
         above.set(title=f"ε = {epsilon:g}", xscale="log", xticks=SITES, xticklabels=SITES)
         below.set(xlabel="sites, ten images a digit each", yscale="log", xticks=SITES, xticklabels=SITES)
         below.minorticks_off()
