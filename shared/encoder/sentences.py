@@ -57,8 +57,9 @@ class Sentences:
 
     def _one(self, text: str) -> Vectors:
         # A batch of one, unpadded, in memory aligned alike each time, on one thread. A text without a token gets the
-        # first one: a mean over nothing is no number, and a record must not be refused for what it says.
-        return self.row(self.tokenizer.encode(text).ids or [0])  # label: one-text-per-run
+        # first one: a mean over nothing is no number, and a record must not be refused for what it says. Cut once more:
+        # a file that adds more tokens of its own than the plan allows leaves long texts whole.
+        return self.row(self.tokenizer.encode(text).ids[: self.tokens] or [0])  # label: one-text-per-run
 
     def row(self, ids: list[int]) -> Vectors:
         """Return the (1, r) description of a text of these tokens."""

@@ -162,6 +162,17 @@ def test_a_text_without_a_token_is_refused_nowhere(folder, network, tmp_path):
     assert rows[1].tobytes() == rows[2].tobytes() != rows[0].tobytes()
 
 
+def test_no_text_is_longer_than_the_plan_says_whatever_the_file_adds(folder, network, tmp_path):
+    """The library does not cut where a file adds more tokens than that: a long text alone would fail in the network."""
+    value = json.loads((folder / "tokenizer.json").read_text())
+    value["post_processor"]["special_tokens"]["[CLS]"].update(ids=[2] * 17, tokens=["[CLS]"] * 17)
+    (tmp_path / "wide.json").write_text(json.dumps(value))
+    wide = opened(network, tmp_path / "wide.json", 16)
+    assert len(wide.tokenizer.encode("heart " * 100).ids) > 64  # more than the network has places for
+    rows = wide.describe(packed(["heart " * 100, "heart"], 640))
+    assert rows[0].tobytes() == rows[1].tobytes()
+
+
 def test_files_that_break_the_rule_are_refused(folder, network, tmp_path):
     good = folder / "tokenizer.json"
     with pytest.raises(PlanError, match="drops merges at random"):
