@@ -14,7 +14,8 @@ Clipping is the product's own (``shared/encoder/dpsgd.py``), ε that of the prod
 a Poisson sample; noise is drawn in floating point, which the product would not do. Sizes, steps and rates were chosen
 on seed 11, which no table has. The first seed also trains both generators without any noise, to show what noise takes.
 Beside them the product's selections, each run whole at the same ε and δ. Every row but the classifiers releases 4,000
-samples; the student is a support vector machine on the public features.
+samples; the student is a support vector machine on the public features. A run whose release the gate refuses has no
+figures, and its row counts the others.
 Distance: Fréchet distance between Gaussians fitted to the public features of the release and of the held-out images.
 """
 
@@ -41,6 +42,7 @@ from patevolve.client.demo import DEMONSTRATIONS, data_of, plan_of
 from patevolve.client.study import Split
 from patevolve.client.variants import PUBLIC_ONLY, selections
 from patevolve.shared.encoder.dpsgd import Clipper, GhostClipping, Objective, PerUnitGradients, clipped_sum, flat
+from patevolve.shared.errors import ReleaseError
 from patevolve.shared.plan import Agreed
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy import accountant
@@ -362,7 +364,11 @@ def one(epsilon: float, seed: int, only: list[str] | None, *, without_noise: boo
 
     def product(changes: dict[str, Any]) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
-            released = study.make(vary(agreed, changes), parts.train, Path(folder) / "run").finished.released
+            try:
+                released = study.make(vary(agreed, changes), parts.train, Path(folder) / "run").finished.released
+            except ReleaseError as reason:
+                print(f"<!-- {reason} -->", flush=True)
+                return {"refused": 1.0}
         return judged(task, parts, released.features, released.samples.classes)
 
     def trained(sampler: Callable[[Task], Made], task: Task = task) -> dict[str, float]:
