@@ -232,9 +232,9 @@ def test_noise_decides_which_candidates_go(open_desk, paid, recorded_noise):
 def test_with_little_noise_the_votes_decide(open_desk, paid, records):
     """Units that all hold the level 2 send migrants of the level 2."""
     same = dataclasses.replace(records, values=np.full_like(records.values, 2))
-    generous = draft("s", paid).replace("epsilon = 3.0", "epsilon = 50.0")
+    generous = draft("s", paid).replace("epsilon = 3.0", "epsilon = 5000.0")
     desk = open_desk(paid, found=same, policy=generous)
-    quiet = DiscreteGaussianMechanism(sigma=float(LATTICE), l2=float(LATTICE))
+    quiet = DiscreteGaussianMechanism(sigma=LATTICE / 16, l2=float(LATTICE))
     asks = tuple(dataclasses.replace(ask, mechanism=quiet) if ask.kind == "islands" else ask for ask in desk.asks)
     desk.institution = dataclasses.replace(desk.institution, asks=asks)
     genomes = decode_migrants(evolve(desk, sent(desk))).genomes
