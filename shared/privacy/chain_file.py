@@ -171,12 +171,12 @@ class Chain:
         try:
             check_format(connection, self.form, self.path)
             _prepare(connection, self.path)
+            self._connection, self._resting = connection, False
+            self._check_tail()
         except BaseException:
             connection.close()
+            self._resting = True  # refused again at every further use, reading too
             raise
-        self._connection, self._resting = connection, False
-        if self._seen is not None:
-            self._check_tail()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

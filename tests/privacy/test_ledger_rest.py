@@ -110,8 +110,9 @@ def test_an_older_content_put_back_in_its_sleep_is_refused(path, tmp_path, charg
             charge(ledger, "two")
         ledger.rest()
         path.write_bytes((tmp_path / "older").read_bytes())  # the same file, as a restore in place leaves it
-        with pytest.raises(LedgerError, match="changed while in use"):
-            ledger.remaining(CAP)
+        for use in (lambda: ledger.remaining(CAP), lambda: ledger.answer(key("one")), lambda: charge(ledger, "three")):
+            with pytest.raises(LedgerError, match="changed while in use"):
+                use()
 
 
 def test_an_altered_schema_is_refused_when_it_wakes(path):
