@@ -226,7 +226,8 @@ def _let_rest(ledger: Ledger, sites: int) -> None:
     """Close a ledger until it is used again if this process may not hold all of its sites' files open at once."""
     import resource  # noqa: PLC0415 - not on Windows, where no ledger is locked either
 
-    if DESCRIPTORS * sites + SPARE > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most != resource.RLIM_INFINITY and DESCRIPTORS * sites + SPARE > most:
         ledger.rest()
 
 
