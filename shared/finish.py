@@ -98,9 +98,11 @@ def release(  # noqa: PLR0917 - as the loop has them
     seal: Callable[[str], bytes],
 ) -> Released:
     """Pass the gate and write the release and student folders. Raises ReleaseError; then nothing is released."""
-    plan, population = agreed.plan, outcome.population
-    values = tools.generator.render(population.genomes, population.classes)
-    samples = _samples(plan, values, outcome.labelling.classes)
+    plan, every = agreed.plan, outcome.population
+    values = tools.generator.render(every.genomes, every.classes)
+    shown = gate.worth_showing(values, plan)
+    population = every.pick(shown)
+    samples = _samples(plan, values[shown], outcome.labelling.classes[shown])
     features = features_of(tools, population.genomes, population.classes)
     results = gate.run_gate(
         samples,
@@ -110,6 +112,7 @@ def release(  # noqa: PLR0917 - as the loop has them
         reference_duplicates=_natural_duplicates(plan, tools),
         sharpness=_discriminator(plan, tools),
         near_duplicates=gate.screened(**dataclasses.asdict(outcome.screening)) if outcome.screening else None,
+        left_out=len(values) - len(shown),
     )
     gate.require(results)
     spent = spent_by(plan, asks, outcome)

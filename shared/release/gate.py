@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,13 @@ from patevolve.shared.errors import ParameterError, ReleaseError
 from patevolve.shared.plan import Plan
 from patevolve.shared.release.samples import Samples
 from patevolve.shared.release.sharpness import Discriminator
-from patevolve.shared.release.values import schema_problems
+from patevolve.shared.release.values import blank, plain, schema_problems
 
 SPREAD_SAMPLES = 2000  # samples per class, evenly spaced, whose pairwise distances are averaged
 SHOWN = 3  # problems listed in one message
+BLANKS = (
+    0.01  # share of images of one value that are left out without a word of refusal: a generator may miss its canvas
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,16 @@ def require(results: Sequence[CheckResult]) -> None:
     raise ReleaseError(f"the release gate did not pass: {listed}. Nothing is released; the answers are kept.")
 
 
+def worth_showing(values: NDArray[Any], plan: Plan) -> NDArray[np.int64]:
+    """Return the positions of the rendered samples to release: all, but for a few images of one value throughout.
+
+    Where more than ``BLANKS`` of the images are such, none is left out, and ``run_gate`` refuses them.
+    """
+    every = np.arange(len(values))
+    drawn = every if plan.data.kind != "image" else np.flatnonzero(~blank(values))
+    return drawn if len(every) - len(drawn) <= BLANKS * len(every) else every
+
+
 def run_gate(
     samples: Samples,
     plan: Plan,
@@ -75,6 +89,7 @@ def run_gate(
     max_duplicates: float = 0.5,
     sharpness: Discriminator | None = None,
     near_duplicates: CheckResult | None = None,
+    left_out: int = 0,
 ) -> tuple[CheckResult, ...]:
     """Return the outcome of every check, passed or not.
 
@@ -85,6 +100,7 @@ def run_gate(
     max_duplicates:        share of exact duplicates allowed among the samples beyond those
     sharpness:             tells blurred images, trained in public; None leaves the check unasked
     near_duplicates:       what became of the charged question, from ``screened``; None if it was not asked
+    left_out:              images that ``worth_showing`` left out, for the words alone
 
     Raises ParameterError for a reference or limit outside its domain.
     """
@@ -93,7 +109,7 @@ def run_gate(
     public = _fraction(reference_duplicates=reference_duplicates)
     limit = public + (1.0 - public) * _fraction(max_duplicates=max_duplicates)
     return (
-        _values(samples, plan),
+        _values(samples, plan, left_out),
         _coverage(samples, plan),
         _features(samples, features),
         _collapse(samples, plan, features, floors),
@@ -164,18 +180,18 @@ def _reference(spread_of: float | NDArray[np.float64], count: int) -> NDArray[np
     return np.array([checks.positive(reference_spread=value) for value in values.tolist()])
 
 
-def _values(samples: Samples, plan: Plan) -> CheckResult:
+def _values(samples: Samples, plan: Plan, left_out: int) -> CheckResult:
     problems = schema_problems(samples, plan)
     table = "the plan's columns and classes; each cell in the public schema, missing only where it says so"
-    blank = "one grey value" if plan.data.channels == 1 else "one colour"
+    empty = plain(plan.data.shape)
     texts = f"the plan's column and classes; texts in normal form, none empty or above {plan.data.length} bytes"
-    images = f"the plan's classes; uint8 images of {' × '.join(map(str, plan.data.shape))}, none of {blank}"
+    images = f"the plan's classes; uint8 images of {' × '.join(map(str, plan.data.shape))}, none of {empty}"
     return CheckResult(
         name="values",
         passed=not problems,
         found="; ".join(problems[:SHOWN]) + (f"; {len(problems) - SHOWN} more" if len(problems) > SHOWN else "")
         if problems
-        else "every sample as expected",
+        else "every sample as expected" + (f"; {left_out} of {empty} left out" if left_out else ""),
         expected={"table": table, "text": texts, "image": images}[plan.data.kind],
         reason="A value outside the public description cannot come from the public generator: it would be a fault.",
     )

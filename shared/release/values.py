@@ -87,7 +87,17 @@ def cell_fits(column: Column, cell: object) -> bool:
 def _image_problems(images: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> list[str]:
     if images is None or images.dtype != np.uint8 or images.shape[1:] != shape:
         return [f"images {getattr(images, 'dtype', None)} {getattr(images, 'shape', None)}"]
-    alike = images.min(axis=(1, 2)) == images.max(axis=(1, 2))
-    blank = np.flatnonzero(alike if alike.ndim == 1 else alike.all(axis=1))
-    what = "one grey value" if alike.ndim == 1 else "one colour"
-    return [f"{len(blank)} images of {what}, the first is sample {blank[0] + 1}"] if len(blank) else []
+    found = np.flatnonzero(blank(images))
+    return [f"{len(found)} images of {plain(shape)}, the first is sample {found[0] + 1}"] if len(found) else []
+
+
+def blank(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return (n,) whether each of (n, height, width) or (n, height, width, 3) images is of one value throughout."""
+    planes = images if images.ndim == 4 else images[..., None]
+    alike: NDArray[np.bool_] = (planes.min(axis=(1, 2)) == planes.max(axis=(1, 2))).all(axis=1)
+    return alike
+
+
+def plain(shape: tuple[int, ...]) -> str:
+    """Return what an image of this shape has that shows nothing, in words."""
+    return "one grey value" if len(shape) == 2 else "one colour"

@@ -20,6 +20,7 @@ from patevolve.shared.release.gate import (
     require,
     run_gate,
     spread,
+    worth_showing,
 )
 from patevolve.shared.release.samples import Samples
 from patevolve.shared.release.values import cell_fits
@@ -126,6 +127,26 @@ def test_images_of_other_type_size_or_one_grey_fail(pictures: Callable, image_pl
     blank[7] = 90
     for images in (good.images.astype(np.float32), good.images[:, :8], blank):
         assert outcome(dataclasses.replace(good, images=images), plan) == {"values"}
+
+
+def test_a_few_images_that_show_nothing_are_left_out_and_said(pictures: Callable, image_plan: Callable) -> None:
+    good, plan = pictures(), image_plan().plan
+    many = np.concatenate([good.images] * 10)
+    many[[7, 100, 222, 399]] = 90  # one in a hundred
+    shown = worth_showing(many, plan)
+    assert np.setdiff1d(np.arange(400), shown).tolist() == [7, 100, 222, 399]
+    many[5] = 0  # and one more: a fault of the generator, which the gate names
+    assert len(worth_showing(many, plan)) == 400
+    (values, *_) = run_gate(good, plan, features=FEATURES, reference_spread=3.0, left_out=4)
+    assert (values.passed, values.found) == (True, "every sample as expected; 4 of one grey value left out")
+
+
+def test_a_table_is_shown_whole(table_plan: Agreed) -> None:
+    assert worth_showing(np.zeros((3, 4)), table_plan.plan).tolist() == [0, 1, 2]
+
+
+def test_no_samples_are_shown_as_none(image_plan: Callable) -> None:
+    assert worth_showing(np.zeros((0, 9, 8), np.uint8), image_plan().plan).tolist() == []
 
 
 def test_an_absent_class_fails_and_counts_are_shown(table: Samples, table_plan: Agreed) -> None:
