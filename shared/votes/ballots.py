@@ -75,28 +75,27 @@ def prototypes(
     for some in _whole_units(voters.unit, max(1, ENTRIES // (dimension * len(code)))):
         clean = np.nan_to_num(features[some], nan=0.0, posinf=0.0, neginf=0.0)
         clipped = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: prototype-clip
-        weighted = clipped * voters.weight[some, None]
-        units, coordinates, values = [], [], []
-        for slot in range(len(code)):
-            rows = np.flatnonzero(code[classes[some], slot])
-            units.append(np.repeat(voters.unit[some[rows]], dimension))
-            coordinates.append(np.tile(slot * dimension + np.arange(dimension), len(rows)))
-            values.append((weighted[rows] * code[classes[some[rows]], slot][:, None]).ravel())
-        _, numbered = np.unique(np.concatenate(units), return_inverse=True)
-        entries = Entries(units=numbered, coordinates=np.concatenate(coordinates), values=np.concatenate(values))
+        weighted, codes = clipped * voters.weight[some, None], code[classes[some]]
+        rows, slots = np.nonzero(codes)
+        numbered = np.cumsum(np.diff(voters.unit[some], prepend=voters.unit[some[0]]) != 0)  # units lie together
+        entries = Entries(
+            units=np.repeat(numbered[rows], dimension),
+            coordinates=(slots[:, None] * dimension + np.arange(dimension)).ravel(),
+            values=(weighted[rows] * codes[rows, slots][:, None]).ravel(),
+        )
         total += sum_ballots(entries, bounds).values
     return ExactTally(values=total, l1=bounds.lattice_l1, l2=bounds.lattice_l2)
 
 
 def _whole_units(unit: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the positions of about ``most`` records at a time, each unit's records together in one part."""
+    """Yield the positions of about ``most`` records at a time, unit by unit, none of them in two parts."""
     order = np.argsort(unit, kind="stable")
     firsts = np.flatnonzero(np.diff(unit[order], prepend=-1))  # where the next unit begins
     start = 0
     while start < len(order):
         later = firsts[firsts >= start + most]
         end = int(later[0]) if len(later) else len(order)
-        yield np.sort(order[start:end])  # label: whole-units
+        yield order[start:end]  # label: whole-units
         start = end
 
 

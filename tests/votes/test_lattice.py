@@ -144,6 +144,19 @@ def test_no_ballots_give_zeros():
     assert tally([], Bounds(size=3, support=1)).tolist() == [0, 0, 0]
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 40]))
+def test_entries_in_order_sum_as_the_same_in_any_order(seed, support):
+    """They are not sorted: whoever needed more than the support, or was longer than 1, is cut alike."""
+    rng = np.random.default_rng(seed)
+    places = np.flatnonzero(rng.random(6 * 40) < rng.random())
+    units, coordinates = np.divmod(places, 40)
+    values = rng.normal(size=len(places)) * rng.choice([0.01, 1.0, 100.0])
+    bounds, other = Bounds(size=40, support=support), rng.permutation(len(places))
+    ordered = sum_ballots(Entries(units=units, coordinates=coordinates, values=values), bounds)
+    mixed = sum_ballots(Entries(units=units[other], coordinates=coordinates[other], values=values[other]), bounds)
+    assert np.array_equal(ordered.values, mixed.values)
+
+
 def test_the_estimate_is_in_ballots():
     bounds = Bounds(size=2, support=1)
     triples = [(unit, unit % 2, 1.0) for unit in range(100)]
