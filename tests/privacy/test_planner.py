@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from patevolve.shared.errors import ParameterError
+from patevolve.shared.errors import PlanError
 from patevolve.shared.plan import Agreed, Plan
 from patevolve.shared.plan_sections import Asking, Data, Evolution, Generator, Privacy, Questions, Release, Sites
 from patevolve.shared.privacy import accountant, planner, planner_view, split, tight
@@ -94,7 +94,7 @@ def test_no_plan_of_a_thousand_exceeds_its_epsilon():
         assert fits(plan, [part.event for part in spend(plan)])
         try:
             events = scheduled(plan)
-        except ParameterError:  # shares too small to draw are refused, not under-noised
+        except PlanError:  # shares too small to draw are refused, not under-noised
             continue
         drawn += 1
         assert fits(plan, events)
@@ -117,7 +117,7 @@ def test_no_proposed_split_of_a_thousand_plans_exceeds_its_epsilon():
         changed = split.with_shares(plan, shares)
         try:
             assert fits(changed, scheduled(changed))
-        except ParameterError as refusal:
+        except PlanError as refusal:
             assert "noise share" in str(refusal)  # noqa: PT017 - both outcomes are right; neither is above ε
     assert proposed > 300
 
@@ -137,7 +137,7 @@ def test_the_planned_noise_is_what_the_schedule_draws():
         plan = random_plan(rng)
         try:
             asks = schedule(plan, embedding_size=8)
-        except ParameterError:
+        except PlanError:
             continue
         for part in planner_view.describe(Agreed(plan=plan, text="", sha256=""))["parts"]:
             ask = next(ask for ask in asks if ask.part == part["kind"])
