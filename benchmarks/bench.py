@@ -92,10 +92,12 @@ def spreads(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run as the page compares it: each row's least, middle and greatest repeat."""
     rows = [row for name in MEASUREMENTS for row in result["measurements"].get(name, {"rows": []})["rows"]]
     load = [one["load"] for name, one in result["measurements"].items() if name in MEASUREMENTS and "load" in one]
-    return {
-        "load": load,
-        "rows": {row["what"]: [f(row["values"]) for f in (min, statistics.median, max)] for row in rows},
-    }
+    found, last = {}, ""
+    for row in rows:
+        what = row["what"]
+        last = last if what.startswith("the same") else what  # several rows are the same of another
+        found[what if what == last else f"{last}; {what}"] = [f(row["values"]) for f in (min, statistics.median, max)]
+    return {"load": load, "rows": found}
 
 
 def read(path: Path) -> dict[str, Any]:
