@@ -67,9 +67,7 @@ def network(images: np.ndarray, classes: np.ndarray, test: Records, seed: int, e
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(128):
-            angle, shear, size, right, down = (torch.rand(5, len(batch)) - 0.5) * torch.tensor(
-                [[0.3, 0.2, 0.2, 0.15, 0.15]]
-            ).T
+            angle, shear, size, right, down = (torch.rand(5, len(batch)) - 0.5) * torch.tensor([VIEWS]).T
             top = torch.stack([(1 + size) * angle.cos(), shear - angle.sin(), right], 1)
             low = torch.stack([angle.sin(), (1 + size) * angle.cos(), down], 1)
             grid = functional.affine_grid(torch.stack([top, low], 1), [len(batch), 1, 28, 28], align_corners=False)
