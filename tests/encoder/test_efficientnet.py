@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from patevolve.shared.encoder import efficientnet
+from patevolve.shared.encoder import efficientnet, graph
 from patevolve.shared.encoder.device import DEFAULT
 from patevolve.shared.encoder.onnx import open_network
 from patevolve.shared.errors import InputError
@@ -94,7 +94,7 @@ def test_the_file_can_be_a_plan_s_encoder(tmp_path):
     (tmp_path / "n.onnx").write_bytes(efficientnet.built(drawn(), size=32, blocks=(4,)))
     network = open_network(tmp_path / "n.onnx", DEFAULT)
     assert (network.shape, network.features) == ((3, 32, 32), 40)
-    assert onnx.load(tmp_path / "n.onnx").opset_import[0].version == efficientnet.OPSET
+    assert onnx.load(tmp_path / "n.onnx").opset_import[0].version == graph.OPSET
 
 
 @pytest.mark.parametrize(
