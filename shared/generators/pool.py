@@ -33,6 +33,7 @@ UNITS = 64  # a genome's number is read in 1/64 standard units, a knot's weight 
 FURTHEST = 3 * UNITS  # and no further than 3
 PIXEL = 256  # places are counted in 1/256 pixel
 BATCH = 500
+MADE_BY = {"images": "patevolve assets pool IMAGES", "texts": "patevolve assets texts FILE"}
 # What zipfile, zlib and numpy raise on archives that are damaged or hold objects.
 UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
@@ -201,7 +202,9 @@ def load_texts(sha256: str, length: int) -> Pool:
             f"with --length {length}, or change the plan."
         ) from reason
     if not all(texts) or unpacked(rows) != texts:
-        raise PlanError("generator.asset: texts that are not in their normal form found. Make it again: assets pool.")
+        raise PlanError(
+            f"generator.asset: texts that are not in their normal form found. Make it again with: {MADE_BY['texts']}."
+        )
     return Pool(images=rows, neighbours=neighbours, sha256=sha256)
 
 
@@ -214,13 +217,13 @@ def _arrays(sha256: str, name: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
     except UNREADABLE as reason:
         raise PlanError(
             f"{path} is no pool of {name} ({type(reason).__name__}); expected the arrays {name} and neighbours. Make "
-            f"it with: patevolve assets pool {name.upper()}."
+            f"it with: {MADE_BY[name]}."
         ) from reason
     count = len(records) if records.ndim else 0
     known = neighbours.dtype == np.int32 and neighbours.ndim == 2 and 1 <= neighbours.shape[1] < count
     if not (known and len(neighbours) == count and neighbours.min() >= 0 and neighbours.max() < count):
         raise PlanError(
             f"generator.asset: neighbours {neighbours.dtype} {neighbours.shape} found; expected int32 numbers of the "
-            f"{count} {name}. Make it again with: patevolve assets pool {name.upper()}."
+            f"{count} {name}. Make it again with: {MADE_BY[name]}."
         )
     return records, neighbours
