@@ -297,13 +297,13 @@ def pate() -> list[Row]:
 
 
 WIRE_NEXT = (
-    "sites draw the pool themselves from the seed and the released tallies, and get its SHA-256. That would leave the "
-    "answer alone: 8 bytes a candidate, 38 × at 28 pixels (4 bytes and 75 × under masks). Not built: a site would "
-    "repeat all of the coordinator's free evolution, 20 s of processor time on digits, in floating point that another "
-    "kind of processor rounds otherwise, so that candidates would have to be sent all the same where a site cannot "
-    "follow, also by file, where nobody can ask back. Sending the population and letting sites mutate it leaves 71 "
-    "bytes (4.3 ×) at the first vote and 133 at the second; numbers of 16 bits in a genome leave 87 (3.5 ×; 54 × at "
-    "224 pixels), both together 24 (13 ×), and change what every simulator plan releases"
+    "at 28 pixels the goals leave 6 and 8 bytes a candidate, and the answer alone takes 8, so genomes cannot reach "
+    "them. Sites could draw the pool themselves from the seed and the released tallies, and get its SHA-256. That "
+    "would leave the answer alone: 38 × (4 bytes and 75 × under masks). Not built: a site would repeat all of the "
+    "coordinator's free evolution, 20 s of processor time on digits, in floating point that another kind of processor "
+    "rounds otherwise, so that candidates would have to be sent all the same where a site cannot follow, also by "
+    "file, where nobody can ask back. Sending the population and letting sites mutate it would leave 24 bytes (13 ×) "
+    "at the first vote and 39 at the second"
 )
 
 

@@ -86,7 +86,7 @@ def index() -> list[Row]:
         f"{found['flat_search']:.1f} s, its IVF index {found['index_train'] + found['index_add']:.1f} s to build and "
         f"{found['index_search_32']:.2f} s to search in 32 of 1,000 lists, where it finds "
         f"{100 * found['recall_32']:.0f} % of the 20 nearest; drawing, rendering and describing the candidates takes "
-        f"{making:.0f} s. A question of 16 MiB holds some 50,000 candidates of the digits plan. So there is no "
+        f"{making:.0f} s. A question of 16 MiB holds some 200,000 candidates of the digits plan. So there is no "
         f"index: it could save {100 * saved / (making + exact):.0f} % and would not be exact"
     )
     return [

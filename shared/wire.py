@@ -25,7 +25,7 @@ VERSION = 1
 MAX_BYTES = 64 << 20  # 64 MiB: Flower's executors die somewhat above 100 MB
 MAX_HEADER = 1 << 20
 MAX_DIMENSIONS = 4
-DTYPES = ("<i4", "<i8", "<f4", "<f8", "|u1")
+DTYPES = ("<i4", "<i8", "<f2", "<f4", "<f8", "|u1")
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -138,8 +138,8 @@ def _array_head(entry: object) -> bool:
 
 
 def compact(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in the smallest dtype of the format that holds every value exactly."""
-    for dtype in ("|u1", "<i4", "<f4"):
+    """Return the array in the smallest dtype of the format that holds every value exactly; integers stay integers."""
+    for dtype in ("|u1", "<i4") if array.dtype.kind in "iu" else ("|u1", "<f2", "<i4", "<f4"):
         with np.errstate(invalid="ignore", over="ignore"):
             small = array.astype(dtype)
             if np.array_equal(small.astype(array.dtype), array):

@@ -222,7 +222,7 @@ def test_decoding_a_message_allocates_a_few_times_its_size():
         wire.Packet(kind="k", arrays={"a": np.array([True])}),
         wire.Packet(kind="k", arrays={"a": np.array([1j])}),
         wire.Packet(kind="k", arrays={"a": np.array([1], np.int16)}),
-        wire.Packet(kind="k", arrays={"a": np.array(1 + 0.5, np.float16)}),
+        wire.Packet(kind="k", arrays={"a": np.array([1.5], np.longdouble)}),
         wire.Packet(kind="k", arrays={"a": np.zeros((1,) * 5)}),
         wire.Packet(kind="k", fields={"a": float("nan")}),
         wire.Packet(kind="k", fields={"a": float("inf")}),
@@ -268,6 +268,13 @@ def test_compact_keeps_every_value(array):
 
 def test_compact_takes_the_smallest_type():
     assert wire.compact(np.array([0.0, 255.0])).dtype == np.uint8
-    assert wire.compact(np.array([-1.0])).dtype == np.int32
-    assert wire.compact(np.array([0.5])).dtype == np.float32
+    assert wire.compact(np.array([-1.0, 0.5, 2048.0])).dtype == np.float16
+    assert wire.compact(np.array([-1.0, 2049.0])).dtype == np.int32
+    assert wire.compact(np.array([0.5, 2049.0])).dtype == np.float32
     assert wire.compact(np.array([0.1])).dtype == np.float64
+    assert wire.compact(np.array([1e300, np.inf])).dtype == np.float64
+
+
+@pytest.mark.parametrize(("values", "dtype"), [([0, 255], "|u1"), ([-1, 300], "<i4"), ([0, 2**40], "<i8")])
+def test_integers_stay_integers(values, dtype):
+    assert wire.compact(np.array(values)).dtype.str == dtype

@@ -2,7 +2,8 @@
 
 Genome: face index, then 38 numbers in prior standard units: rotation, shear, log aspect, taper, pen radius, edge
 softness, and 16 horizontal and 16 vertical displacements of a 4 × 4 elastic grid. With ``variation`` 144 more: the
-displacements of an 8 × 8 grid, which bend single strokes, and 16 places where the pen presses harder or lighter.
+displacements of an 8 × 8 grid, which bend single strokes, and 16 places where the pen presses harder or lighter. Every
+step rounds the numbers to half precision, so that a number travels in two bytes.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Simulator:
     def draw(self, rng: np.random.Generator, cls: int, count: int) -> Genomes:
         """Return genomes of a random face and standard normal numbers."""
         face = rng.integers(len(self.fields_of(cls)), size=(count, 1))
-        return np.hstack([face.astype(np.float64), rng.normal(size=(count, self.genome_size - 1))])
+        return _rounded(np.hstack([face.astype(np.float64), rng.normal(size=(count, self.genome_size - 1))]))
 
     def mutate(self, rng: np.random.Generator, genomes: Genomes, cls: int, strength: float) -> Genomes:
         """Return genomes with normal steps of ``strength`` on every number; some change their face."""
@@ -90,14 +91,14 @@ class Simulator:
         fresh = rng.integers(len(self.fields_of(cls)), size=len(genomes))
         changed = rng.random(len(genomes)) < FACE_CHANGE * max(0.0, strength - 0.1)
         mutants[changed, 0] = fresh[changed]
-        return mutants
+        return _rounded(mutants)
 
     def cross(self, rng: np.random.Generator, mothers: Genomes, fathers: Genomes) -> Genomes:
         """Return z = α·mother + (1 − α)·father with α ~ Beta(2, 2); the face is that of the larger share."""
         alpha = rng.beta(2.0, 2.0, size=(len(mothers), 1))
         children = alpha * mothers + (1.0 - alpha) * fathers
         children[:, 0] = np.where(alpha[:, 0] > 0.5, mothers[:, 0], fathers[:, 0])
-        return children
+        return _rounded(children)
 
     def render(self, genomes: Genomes, classes: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return (P, side, side) uint8 images, white ink on black; a face out of range is the nearest one."""
@@ -108,6 +109,11 @@ class Simulator:
                 some = rows[start : start + BATCH]
                 images[some] = np.rint(255 * _ink(own, genomes[some], self.side, self.variation))
         return images
+
+
+def _rounded(genomes: Genomes) -> Genomes:
+    """Return the genomes, face by face as they are, with the nearest numbers of half precision within reach."""
+    return np.hstack([genomes[:, :1], np.clip(genomes[:, 1:], -FURTHEST, FURTHEST).astype(np.float16)])
 
 
 def _ink(own: Field, genomes: Genomes, side: int, variation: float) -> Floats:

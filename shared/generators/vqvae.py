@@ -19,7 +19,7 @@ from patevolve.shared.generators.tensors import unpack
 from patevolve.shared.protocols import Genomes
 
 FORMAT = "patevolve vqvae 1"
-UNIT = 256.0  # latents are multiples of 1/256: a genome travels in 4 bytes a number
+UNIT = 256.0  # latents are multiples of 1/256: a genome travels in 2 bytes a number below 8, else in 4
 FURTHEST = 64.0  # and no larger
 ACTIVATION = 4095.0  # an activation is a whole number from 0 to this
 WHOLE = 2.0**52  # sums stay below: exact in a double

@@ -152,11 +152,13 @@ def test_rendering_needs_numpy_alone(trained, model, tmp_path):
     assert done.stdout.strip() == hashlib.sha256(images.tobytes()).hexdigest()
 
 
-def test_genomes_travel_in_four_bytes_a_number(model):
+def test_genomes_travel_in_two_bytes_a_number_or_four_where_one_is_large(model):
     from patevolve.shared import wire
 
     mutants = model.mutate(stream(5), model.draw(stream(5), 0, 20), 0, 0.3)
-    assert wire.compact(mutants).dtype == np.float32
+    assert wire.compact(mutants).dtype == np.float16
+    far = model.mutate(stream(5), np.full((1, mutants.shape[1]), 50.0), 0, 0.3)
+    assert wire.compact(far).dtype == np.float32
 
 
 def test_mutation_keeps_the_spread_of_draws(model):
