@@ -31,6 +31,7 @@ from patevolve.shared.votes import ballots
 from patevolve.shared.votes.choices import choice_scores
 from patevolve.shared.votes.confidence import confidence
 from patevolve.shared.votes.copies import copies
+from patevolve.shared.votes.gradients import gradients
 
 Rendered = Callable[[Genomes, NDArray[np.int64]], NDArray[np.float64]]  # candidates to (P, d) public features
 Teach = Callable[[NDArray[np.float64]], NDArray[np.int64]]  # (P, d) features -> (teachers, P) classes, −1 to abstain
@@ -101,12 +102,8 @@ class Institution:
         match ask.kind:
             case "counts":
                 return ballots.counts(members.electorate, members.records.classes, ask.bounds)
-            case "prototypes":
-                embeddings = self.encoder.embed(members.features)
-                code = ballots.class_code(classes, self.agreed.plan.questions.prototypes.contrast)
-                return ballots.prototypes(
-                    members.electorate, embeddings, members.records.classes, code=code, bounds=ask.bounds
-                )
+            case "prototypes" | "gradients":
+                return self._embedded(question, ask, classes)
             case "neighbours":
                 features, labels = self._ahead(question, self._candidates(question, classes, ask.bounds.size))
                 nearest = self.agreed.plan.questions.neighbours.nearest
@@ -129,6 +126,16 @@ class Institution:
                 return ballots.score(held_out.electorate, predicted == held_out.records.classes, ask.bounds)
             case "islands":
                 raise MessageError(f"{question.name!r} asked as a question found; islands have a request of their own.")
+
+    def _embedded(self, question: Question, ask: Ask, classes: int) -> ExactTally:
+        """Return sums over the records' embeddings: of each class, or of what would correct a public classifier."""
+        voters, own = self.index.members.electorate, self.index.members.records.classes
+        weights = _classifier(question, classes, self.encoder.embedding_size) if ask.kind == "gradients" else None
+        embeddings = self.encoder.embed(self.index.members.features)
+        if weights is not None:
+            return gradients(voters, embeddings, own, weights, ask.bounds)
+        code = ballots.class_code(classes, self.agreed.plan.questions.prototypes.contrast)
+        return ballots.prototypes(voters, embeddings, own, code=code, bounds=ask.bounds)
 
     def _judged(self, question: Question, ask: Ask, classes: int) -> ExactTally:
         """Return what this site's own data say of candidates, without a ballot that adds up over sites by itself."""
@@ -190,6 +197,13 @@ class Institution:
         genomes = question.arrays["genomes"].astype(np.float64)
         varied = variations(self.generator, genomes, labels, plan.evolution, (plan.seed, number))
         return np.mean([self.rendered(some, labels) for some in varied], axis=0, dtype=np.float64), labels
+
+
+def _classifier(question: Question, classes: int, size: int) -> NDArray[Any]:
+    weights = question.arrays.get("weights")
+    if weights is None or weights.shape != (classes, size) or not np.isfinite(weights).all():
+        raise MessageError(f"question {question.name!r} without finite weights of {classes} × {size} found.")
+    return weights
 
 
 def _student(question: Question, classes: int, dimension: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -23,6 +23,7 @@ LEAST_MESSAGE = 4096  # bytes; a greeting alone takes some 300
 RELEASES: Mapping[Kind, str] = {  # each with noise in it
     "counts": "how many units each class has",
     "prototypes": "sums of the records' public features, per class",
+    "gradients": "sums over the records of what would correct a public classifier of the plan's classes",
     "neighbours": "how many units each candidate is nearest to",
     "choices": "which candidate of each class is chosen here by how its class's records lie",
     "confidence": "how sure the site's classifiers are of each candidate",

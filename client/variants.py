@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+UNCLASSIFIED: Mapping[str, Any] = {"questions.gradients": None, "release.labels": None, "generator.blend": None}
 PRIVATE_EVOLUTION: Mapping[str, Any] = {
+    **UNCLASSIFIED,
     "evolution.selection": "histogram",
     "evolution.generations": 5,
     "evolution.mutation": [0.4, 0.3, 0.2, 0.1],
@@ -21,6 +23,7 @@ PRIVATE_EVOLUTION: Mapping[str, Any] = {
     "questions.neighbours.nearest": 1,
 }
 PUBLIC_ONLY: Mapping[str, Any] = {
+    **UNCLASSIFIED,
     "evolution.selection": "none",
     "evolution.generations": 0,
     "questions.counts": None,
@@ -44,6 +47,7 @@ def selections(classes: int) -> dict[str, Mapping[str, Any]]:
     plan's shares for counts and prototypes, and gives the latter what the votes had.
     """
     alone: dict[str, Any] = {
+        **UNCLASSIFIED,
         "evolution.generations": 5,
         "evolution.mutation": [0.4, 0.3, 0.2, 0.1],
         "questions.counts": None,
@@ -76,6 +80,7 @@ def selections(classes: int) -> dict[str, Mapping[str, Any]]:
             "evolution.diversity": 0.3,
         },
         "pcevolve-prototype": {
+            **UNCLASSIFIED,
             "questions.counts.share": 0.05,
             "questions.prototypes.share": 0.95,
             "questions.neighbours": None,

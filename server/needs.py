@@ -35,10 +35,11 @@ def needs_of(agreed: Agreed, tools: Tools) -> Needs:
     samples = plan.release.samples if questions.copies.share else 0
     candidates = max(samples, *(question.candidates if question.share else 0 for question in asked))
     classes, each = len(plan.data.classes), 4 * tools.generator.genome_size + 1
+    classifier = tools.encoder.embedding_size * classes * 4 if questions.gradients.share else 0
     student = (tools.encoder.dimension + 1) * classes * 8 if questions.score.share else 0
     model = classes * max(tools.encoder.dimension, tools.encoder.embedding_size) * 8  # of the released prototypes
     island = plan.islands.candidates * each + model if plan.islands else 0
-    size = OVERHEAD + PER_SITE * plan.sites.count + max(candidates * each, student, island)
+    size = OVERHEAD + PER_SITE * plan.sites.count + max(candidates * each, classifier, student, island)
     return Needs(kinds=kinds_asked(plan), trust=plan.privacy.trust, message=min(size, MAX_REQUEST))
 
 

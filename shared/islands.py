@@ -18,6 +18,7 @@ from patevolve.shared.errors import MessageError, PlanError
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import resample, smooth
 from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.learning import Learnt
 from patevolve.shared.plan import Plan
 from patevolve.shared.plan_sections import Islands
 from patevolve.shared.protocols import Genomes
@@ -60,7 +61,7 @@ def turn_of(plan: Plan, name: str) -> Turn:
 
 
 def exchange(
-    inquiry: Inquiry, tools: Tools, learnt: steps.Learnt, population: Population, number: int
+    inquiry: Inquiry, tools: Tools, learnt: Learnt, population: Population, number: int
 ) -> tuple[Population, tuple[str, ...]]:
     """Return the population with the islands' migrants in it, if this generation has an exchange; else as it is."""
     plan = inquiry.agreed.plan

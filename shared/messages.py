@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from patevolve.shared import wire
 from patevolve.shared.errors import MessageError
 
-Kind = Literal["counts", "prototypes", "neighbours", "choices", "confidence", "labels", "copies", "score", "islands"]
+Kind = Literal[
+    "counts", "prototypes", "gradients", "neighbours", "choices", "confidence", "labels", "copies", "score", "islands"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -27,8 +29,9 @@ class Question:
     kind:     one of KINDS; its ballot and bounds are defined in ``votes/``
     name:     unique within a run, such as ``neighbours/3``
     plan:     SHA-256 of the plan; a site with another plan refuses
-    arrays:   ``genomes`` (P, G) float64 and ``classes`` (P,) int64 of candidates; ``weights``, ``bias`` of a student
-              for ``score``; ``model`` (classes, m) of the released prototypes beside the candidates for ``islands``
+    arrays:   ``genomes`` (P, G) float64 and ``classes`` (P,) int64 of candidates; ``weights`` (classes, e) of the
+              classifier for ``gradients``; ``weights``, ``bias`` of a student for ``score``; ``model`` (classes, m) of
+              the released prototypes beside the candidates for ``islands``
     """
 
     kind: Kind

@@ -40,7 +40,9 @@ def _when(plan: Plan, name: str) -> str:
         return f"generation {plan.evolution.generations - votes[kind].times + int(number)}"
     if kind == "islands":
         return f"generation {turn_of(plan, name).number}"
-    return "before the first generation" if kind in {"counts", "prototypes"} else "after the last generation"
+    return (
+        "before the first generation" if kind in {"counts", "prototypes", "gradients"} else "after the last generation"
+    )
 
 
 def answered_by(rows: Sequence[Mapping[str, Any]], site: str) -> int:

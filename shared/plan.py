@@ -33,6 +33,7 @@ FORMAT = 1
 QUESTION_KEYS: Mapping[str, tuple[str, ...]] = {  # beside ``share``
     "counts": (),
     "prototypes": ("contrast",),
+    "gradients": ("times",),
     "neighbours": ("times", "candidates", "nearest"),
     "choices": ("times", "candidates"),
     "confidence": ("times", "candidates", "teachers"),
@@ -113,6 +114,8 @@ def _check_generator(data: Data, generator: Generator) -> None:
             f"generator.kind = {kind!r} with data.channels = 3 found; it draws grey images alone. Use 'pool' or "
             f"'diffusers', or channels = 1."
         )
+    if generator.blend and data.kind != "image":
+        raise PlanError(f"generator.blend with data.kind = {data.kind!r} found; images alone blend. Remove it.")
     if data.kind == "text" and generator.variation:
         raise PlanError("generator.variation found; the texts of a pool are taken as they are. Remove it.")
 
@@ -168,8 +171,23 @@ def _check_questions(plan: Plan) -> None:
         _check_labels(plan)
     elif plan.release.labels == "pate":
         raise PlanError("release.labels = 'pate' without a share for questions.labels; give it one.")
+    _check_classifier(plan)
     if q.score.share and not plan.data.hold_out:
         raise PlanError("questions.score needs data.hold_out > 0: it is asked of held-out units alone.")
+
+
+def _check_classifier(plan: Plan) -> None:
+    """Refuse labels of a classifier that nobody trains, blends that nothing can name, and steps without any use."""
+    gradients, labels = plan.questions.gradients, plan.release.labels
+    if labels == "classifier" and not gradients.share:
+        raise PlanError("release.labels = 'classifier' without a share for questions.gradients; give it one.")
+    if gradients.share and labels not in ("auto", "classifier") and plan.evolution.selection != "discriminant":
+        raise PlanError(f"questions.gradients with release.labels = {labels!r} found; nothing would use it.")
+    if plan.generator.blend and (labels != "classifier" or (plan.encoder.head.share and plan.encoder.head.supervised)):
+        raise PlanError(
+            "generator.blend needs release.labels = 'classifier' (and no encoder.head.supervised): the class that a "
+            "blend was drawn for means nothing."
+        )
 
 
 def _check_keys(kind: str, asking: Asking, used: tuple[str, ...]) -> None:
@@ -195,11 +213,11 @@ def _check_neighbours(plan: Plan) -> None:
     _check_asked(plan, "neighbours", asking)
 
 
-NEEDS: Mapping[str, str] = {  # the question without which a selection cannot work
-    "pcevolve": "choices",
-    "pcevolve-prototype": "prototypes",
-    "discriminant": "prototypes",
-    "classifier-laplace": "confidence",
+NEEDS: Mapping[str, tuple[str, ...]] = {  # the questions of which a selection needs one
+    "pcevolve": ("choices",),
+    "pcevolve-prototype": ("prototypes",),
+    "discriminant": ("prototypes", "gradients"),
+    "classifier-laplace": ("confidence",),
 }
 SCORED = ("pcevolve-prototype", "classifier-laplace")  # selections that rank candidates by a score in [0, 1]
 VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the question of its voted generations
@@ -213,9 +231,11 @@ VOTES: Mapping[str, Literal["neighbours", "choices", "confidence"]] = {  # the q
 def _check_selection(plan: Plan) -> None:
     """Refuse a selection without its question, and questions without their selection."""
     evolution, questions = plan.evolution, plan.questions
-    needed = NEEDS.get(evolution.selection, "")
-    if needed and not getattr(questions, needed).share:
-        raise PlanError(f"evolution.selection = {evolution.selection!r} needs a share for questions.{needed}.")
+    needed = NEEDS.get(evolution.selection, ())
+    if needed and not any(getattr(questions, kind).share for kind in needed):
+        raise PlanError(
+            f"evolution.selection = {evolution.selection!r} needs a share for questions.{' or .'.join(needed)}."
+        )
     for kind in ("choices", "confidence"):
         asking: Asking = getattr(questions, kind)
         if not asking.share:

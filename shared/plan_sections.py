@@ -209,6 +209,7 @@ class Questions:
 
     counts: Asking = field(default_factory=Asking)
     prototypes: Asking = field(default_factory=Asking)
+    gradients: Asking = field(default_factory=Asking)
     neighbours: Asking = field(default_factory=Asking)
     choices: Asking = field(default_factory=Asking)
     confidence: Asking = field(default_factory=Asking)
@@ -224,6 +225,8 @@ class Generator:
     asset:      SHA-256 of the public file that a kind of FROM_FILES draws from; "simulator": of more font faces, if any
     variation:  "pool" of images: how far they are shifted and bent, 0 (as they are) to 1 (a pixel or two of 28);
                 "simulator": how far single strokes bend and thicken, 0 (not by themselves) to 1
+    blend:      fraction of the candidates that are means of two images, for a classifier to say what they are
+                (``release.labels = "classifier"``)
     prompts:    "diffusers": texts to draw images from, with {class} where the class name goes
     steps:      "diffusers": denoising steps of an image
     """
@@ -231,6 +234,7 @@ class Generator:
     kind: Literal["tabular", "simulator", "pool", "vqvae", "diffusers"]
     asset: str = ""
     variation: float = 0.0
+    blend: float = 0.0
     prompts: tuple[str, ...] = ()
     steps: int = 0
 
@@ -239,6 +243,8 @@ class Generator:
         _check_asset("generator", self.kind, self.asset)
         if not 0.0 <= checks.finite(variation=self.variation) <= 1.0:
             raise PlanError(f"generator.variation = {self.variation} found; expected 0 to 1.")
+        if not 0.0 <= checks.finite(blend=self.blend) <= 1.0:
+            raise PlanError(f"generator.blend = {self.blend} found; expected a fraction from 0 to 1.")
         _check_prompts(self)
         if self.variation and self.kind not in ("pool", "simulator"):
             raise PlanError(f"generator.variation found; kind {self.kind!r} has no use for it. Remove it.")
@@ -323,7 +329,8 @@ class Evolution:
                   "pcevolve": each site chooses one candidate per class by the exponential mechanism (Zhang 2025);
                   "pcevolve-prototype": its filter and calibrator around released prototypes, free;
                   "classifier-laplace": the sites' classifiers say how sure they are, with Laplace noise;
-                  "discriminant": the images of a public pool, told apart by the released prototypes, free;
+                  "discriminant": the images of a public pool, told apart by the classifier of
+                  questions.gradients or, without one, by the released prototypes, free;
                   "none": candidates stay as the generator first drew them
     population:   candidates kept per generation, all classes together
     generations:  how many generations
@@ -430,13 +437,13 @@ class Islands:
 class Release:
     """What is released: how many samples, and how their labels are decided.
 
-    labels:  "votes": the class for which a candidate was voted; "pate": noisy teacher votes;
-             "auto": the planner chooses and says why
+    labels:  "votes": the class for which a candidate was voted; "pate": noisy teacher votes; "classifier": what the
+             classifier of questions.gradients says; "auto": the planner chooses and says why
     blurred: largest share of images that may look blurred, beyond what the generator's own do; 0 = nobody looks
     """
 
     samples: int
-    labels: Literal["auto", "votes", "pate"] = "auto"
+    labels: Literal["auto", "votes", "pate", "classifier"] = "auto"
     blurred: float = 0.5
 
     def __post_init__(self) -> None:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared import copies, islands, labels, steps
+from patevolve.shared import copies, islands, labels, learning, steps
 from patevolve.shared.copies import Screening
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Inquiry
 from patevolve.shared.labels import Labelling
-from patevolve.shared.steps import Learnt
+from patevolve.shared.learning import Learnt
 from patevolve.shared.tools import Tools
 
 
@@ -59,7 +59,7 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
     Raises QuorumError, or a site's own error in process, when a question cannot be answered.
     """
     plan = inquiry.agreed.plan
-    learnt = steps.learn(inquiry, tools)
+    learnt = learning.learn(inquiry, tools)
     population = steps.first(plan, tools, learnt)
     seen = [_seen(0, (), population, tools, learnt)]
     _show(inquiry, watch, seen[0])
@@ -75,7 +75,7 @@ def run(inquiry: Inquiry, tools: Tools, watch: Callable[[Generation], None]) -> 
         seen.append(_seen(number, asked, population, tools, learnt))
         _show(inquiry, watch, seen[-1])
     chosen = steps.final(plan, tools, learnt, _best(seen).population if plan.evolution.rollback else population)
-    labelling = labels.decide(inquiry, chosen)
+    labelling = labels.decide(inquiry, tools, learnt, chosen)
     stays, screening = copies.screen(inquiry, chosen)
     labelled = replace(labelling, classes=labelling.classes[stays])
     return Outcome(learnt=learnt, population=chosen.pick(stays), labelling=labelled, screening=screening)

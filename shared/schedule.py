@@ -27,9 +27,10 @@ from patevolve.shared.votes import ballots
 from patevolve.shared.votes.choices import choices_bounds
 from patevolve.shared.votes.confidence import confidence_bounds
 from patevolve.shared.votes.copies import copies_bounds
+from patevolve.shared.votes.gradients import gradients_bounds
 from patevolve.shared.votes.lattice import LATTICE, Bounds
 
-REPEATED: frozenset[Kind] = frozenset({"neighbours", "choices", "confidence", "islands"})  # numbered within a run
+REPEATED: frozenset[Kind] = frozenset({"gradients", "neighbours", "choices", "confidence", "islands"})  # numbered
 _LEAST_NARROW, _HALVINGS = 1 / 256, 24
 _WIDEN = 1 + 1e-9  # first step by which noise grows where integer shares cost slightly more than the Gaussian
 
@@ -163,7 +164,7 @@ def _share(plan: Plan, bounds: Bounds, noise_multiplier: float) -> Mechanism:
     )
 
 
-def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:  # noqa: PLR0911 - one return per kind is the table
+def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:  # noqa: C901, PLR0911 - one return per kind is the table
     """Return the bounds of the plan's question of this kind."""
     q, classes, per_unit = plan.questions, len(plan.data.classes), plan.privacy.records_per_unit
     match kind:
@@ -171,6 +172,8 @@ def bounds_of(plan: Plan, kind: Kind, embedding_size: int) -> Bounds:  # noqa: P
             return ballots.counts_bounds(classes, per_unit)
         case "prototypes":
             return ballots.prototypes_bounds(classes, embedding_size, per_unit, q.prototypes.contrast)
+        case "gradients":
+            return gradients_bounds(classes, embedding_size)
         case "neighbours":
             return ballots.neighbours_bounds(q.neighbours.candidates, q.neighbours.nearest, per_unit)
         case "choices":

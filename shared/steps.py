@@ -1,4 +1,4 @@
-"""The steps of a run: what is learnt once, how a generation comes about, and which candidates are chosen."""
+"""The steps of a run: how a generation comes about, and which candidates are chosen."""
 
 from __future__ import annotations
 
@@ -15,64 +15,18 @@ from patevolve.shared.evolution.discriminate import discriminant, refined, sures
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
 from patevolve.shared.generators.pool import Pool
-from patevolve.shared.inquiry import Estimate, Inquiry
+from patevolve.shared.inquiry import Inquiry
+from patevolve.shared.learning import Learnt
 from patevolve.shared.messages import Kind
 from patevolve.shared.plan import VOTES, Plan
 from patevolve.shared.privacy.planner import asking
-from patevolve.shared.protocols import Genomes, Sums
+from patevolve.shared.protocols import Genomes
 from patevolve.shared.randomness import stream
 from patevolve.shared.tools import Tools, features_of
-from patevolve.shared.votes.ballots import class_code
 
-FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
 REFERENCE = 200  # the generator's own draws with whose spread a class is compared
 FRESH = 3  # the first generation draws this many times more candidates than later ones breed
-RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
 Names = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Learnt:
-    """What was released before evolution began.
-
-    proportions:  (classes,) class shares; equal if the plan does not ask for counts
-    model:        (classes, m) what the encoder makes of the noisy prototypes, or None if the plan does not ask for them
-    blur:         (classes,) expected squared length of the noise in a class's row of the model, where it is a mean
-    """
-
-    proportions: NDArray[np.float64]
-    model: NDArray[np.float64] | None
-    blur: NDArray[np.float64] | float = 0.0
-
-
-def learn(inquiry: Inquiry, tools: Tools) -> Learnt:
-    """Ask for class counts and prototypes, as far as the plan has them."""
-    plan = inquiry.agreed.plan
-    classes = len(plan.data.classes)
-    counts = np.full(classes, plan.sites.count * plan.sites.expected_units / classes)
-    asked = [name for name in ("counts", "prototypes") if inquiry.asked(name)]
-    found = dict(zip(asked, inquiry.ask_all({name: {} for name in asked}), strict=True))
-    if "counts" in found:
-        counts = np.maximum(found["counts"].values, FEWEST)
-    model, blur = None, np.zeros(classes)
-    if "prototypes" in found:
-        sums = _decoded(plan, found["prototypes"], counts)
-        model, blur = tools.encoder.model(sums), sums.values.shape[1] * (sums.std / counts) ** 2
-    proportions = np.clip(counts / counts.sum(), RAREST / classes, None)
-    return Learnt(proportions=proportions / proportions.sum(), model=model, blur=blur)
-
-
-def _decoded(plan: Plan, tally: Estimate, counts: NDArray[np.float64]) -> Sums:
-    """Return the sums per class that the class code had mixed, with the noise that each then carries."""
-    inverse = np.linalg.inv(class_code(len(counts), plan.questions.prototypes.contrast))
-    apart = inverse / counts[:, None] - inverse.sum(axis=0) / counts.sum()
-    return Sums(
-        values=inverse @ tally.values.reshape(len(counts), -1),
-        counts=counts,
-        std=tally.std * np.linalg.norm(inverse, axis=1),
-        apart_std=tally.std * np.linalg.norm(apart, axis=1),
-        pooled_std=tally.std * float(np.linalg.norm(inverse.sum(axis=0))) / float(counts.sum()),
-    )
 
 
 def first(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
@@ -186,14 +140,12 @@ def _contrasted(plan: Plan, tools: Tools, learnt: Learnt, population: Population
 
 
 def _told_apart(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
-    """Return the images of the public pool that the released prototypes tell apart best, each in its class: free."""
-    if learnt.model is None or not isinstance(tools.generator, Pool):
-        raise PlanError("selection 'discriminant' without prototypes or without a pool found; the plan needs both.")
+    """Return the images of the public pool that what was released tells apart best, each in its class: free."""
+    if not isinstance(tools.generator, Pool):
+        raise PlanError("selection 'discriminant' without a pool found; the plan needs one.")
     everything = tools.generator.everything()
     embeddings = tools.encoder.embed(features_of(tools, everything, 0))
-    joint = learnt.model * learnt.proportions[:, None]
-    noise = learnt.proportions * np.sqrt(learnt.blur / embeddings.shape[1])
-    scores = discriminant(embeddings, joint, float(np.mean(noise)))
+    scores = _scores(learnt, embeddings)
     for _ in range(plan.evolution.refine):
         scores = refined(embeddings, scores)
     found = surest(scores, apportion(learnt.proportions, plan.evolution.population))
@@ -201,6 +153,18 @@ def _told_apart(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
         genomes=everything[np.concatenate(found)],
         classes=np.concatenate([np.full(len(own), cls) for cls, own in enumerate(found)]),
     )
+
+
+def _scores(learnt: Learnt, embeddings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (P, classes) scores by the released classifier, or without one by the released prototypes."""
+    if learnt.classifier is not None:
+        scores: NDArray[np.float64] = embeddings @ learnt.classifier.T
+        return scores
+    if learnt.model is None:
+        raise PlanError("selection 'discriminant' without prototypes or gradients found; the plan needs one of them.")
+    joint = learnt.model * learnt.proportions[:, None]
+    noise = learnt.proportions * np.sqrt(learnt.blur / embeddings.shape[1])
+    return discriminant(embeddings, joint, float(np.mean(noise)))
 
 
 def _distinct(genomes: Genomes, least: int) -> Genomes:

@@ -22,6 +22,7 @@ from patevolve.shared.encoder.sentences import open_sentences
 from patevolve.shared.encoder.table import TableEncoder
 from patevolve.shared.errors import InputError, PlanError
 from patevolve.shared.generators import diffusion, pool, vqvae
+from patevolve.shared.generators.blend import Blended
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.generators.tabular import Tabular
 from patevolve.shared.plan import Plan
@@ -114,7 +115,10 @@ def _tools(
     if data.kind == "table":
         table = TableEncoder(schema=data.columns)
         return Tools(generator=drawn, encoder=PairEncoder(table=table, share=encoder.pairs) if encoder.pairs else table)
-    return Tools(generator=drawn, encoder=_encoder(data, encoder, drawn, seed, _description(data, encoder, device)))
+    made = _encoder(data, encoder, drawn, seed, _description(data, encoder, device))  # fitted to what is no blend
+    if generator.blend:
+        drawn = Blended(base=drawn, classes=len(data.classes), share=generator.blend)
+    return Tools(generator=drawn, encoder=made)
 
 
 def _description(data: Data, named: plan_sections.Encoder, device: DeviceProfile) -> Describe:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patevolve.shared import islands, steps
+from patevolve.shared import islands, learning, steps
 from patevolve.shared.errors import MessageError, PlanError
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.islands import Turn
@@ -77,7 +77,7 @@ def read(trust="each-site", **own):
 
 def start(plan, turn=TURN):
     tools = tools_of(plan)
-    learnt = steps.Learnt(proportions=np.array([0.75, 0.25]), model=MODEL)
+    learnt = learning.Learnt(proportions=np.array([0.75, 0.25]), model=MODEL)
     population = steps.first(plan, tools, learnt)
     return tools, population, islands.settlers(plan, population, turn)
 
@@ -280,7 +280,7 @@ class _Inquiry:
 
 
 def _learnt():
-    return steps.Learnt(proportions=np.array([0.5, 0.5]), model=MODEL)
+    return learning.Learnt(proportions=np.array([0.5, 0.5]), model=MODEL)
 
 
 def test_an_exchange_sends_public_values_and_takes_migrants_in():

@@ -16,8 +16,8 @@ LAYERS = {
     1: "assets plan plan_edit plan_head plan_sections schema messages envelopes sealed wire randomness tally tomlfile "
     "files processes protocols products luminance contacts contrast texts",
     2: "",
-    3: "schedule institutions inquiry runfolder steps labels rounds tools finish described pate_curve participation "
-    "islands pools copies explain verify student_export screen assets_cli encoder_cli cli",
+    3: "schedule institutions inquiry runfolder learning steps labels rounds tools finish described pate_curve "
+    "participation islands pools copies explain verify student_export screen assets_cli encoder_cli cli",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 LOWER_ROOMS = {"privacy"}  # rooms of layer 1

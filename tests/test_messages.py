@@ -87,7 +87,7 @@ def test_ten_thousand_changed_answers_are_refused_or_named_differently():
 def test_the_list_of_messages_is_closed():
     """A new field of a message is a new way out of a site: whoever adds one changes this test in the open."""
     assert (
-        *("counts", "prototypes", "neighbours", "choices", "confidence"),
+        *("counts", "prototypes", "gradients", "neighbours", "choices", "confidence"),
         *("labels", "copies", "score", "islands"),
     ) == messages.KINDS
     assert typing.get_args(messages.Kind) == messages.KINDS

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patevolve.shared import participation, steps
+from patevolve.shared import learning, participation, steps
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Estimate
 from patevolve.shared.plan import agree
@@ -99,7 +99,7 @@ def prototypes(tools, std=0.0):
 def test_learning_undoes_the_class_code():
     sites, tools = setting()
     sites.answers = {"counts": estimate(COUNTS), "prototypes": prototypes(tools)}
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     assert learnt.proportions.tolist() == [0.75, 0.25]
     assert np.abs(learnt.model - TRUTH).max() < 2 / 300
 
@@ -110,7 +110,7 @@ def test_the_noise_of_decoded_sums_is_what_is_stated(seed, contrast):
     """1,000 noises through the same decoding: measured spreads within 6 of their standard errors."""
     plan = agree(PLAN.replace("SELECTION", "soft").replace("contrast = 0.8", f"contrast = {contrast}")).plan
     noise = np.random.default_rng(seed).normal(0, 3.0, (2, 1000))
-    sums = steps._decoded(plan, Estimate(values=noise.ravel(), std=3.0), COUNTS)
+    sums = learning._decoded(plan, Estimate(values=noise.ravel(), std=3.0), COUNTS)
     assert isinstance(sums, Sums)
     pooled = sums.values.sum(axis=0) / COUNTS.sum()
     apart = sums.values / COUNTS[:, None] - pooled
@@ -121,7 +121,7 @@ def test_the_noise_of_decoded_sums_is_what_is_stated(seed, contrast):
 
 def test_without_questions_nothing_is_asked_and_classes_are_equal():
     sites, tools = setting()
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     assert learnt.proportions.tolist() == [0.5, 0.5]
     assert learnt.model is None
     assert sites.log == []
@@ -130,9 +130,9 @@ def test_without_questions_nothing_is_asked_and_classes_are_equal():
 @pytest.mark.parametrize("counts", [[-50.0, 900.0], [0.0, 0.0], [-9.0, -9.0], [1e12, 1.0]])
 def test_noise_never_empties_a_class(counts):
     sites, tools = setting({"counts": estimate(counts)})
-    proportions = steps.learn(sites, tools).proportions
+    proportions = learning.learn(sites, tools).proportions
     assert proportions.sum() == pytest.approx(1.0)
-    assert proportions.min() > 0.9 * steps.RAREST / 2
+    assert proportions.min() > 0.9 * learning.RAREST / 2
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12), st.integers(0, 500))
@@ -147,7 +147,7 @@ def test_apportioned_numbers_add_up(weights, more):
 
 def test_the_first_population_follows_the_learnt_shares():
     sites, tools = setting({"counts": estimate([300.0, 100.0])})
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     population = steps.first(sites.agreed.plan, tools, learnt)
     assert [len(population.of_class(cls)) for cls in range(2)] == [3000, 1000]
 
@@ -159,7 +159,7 @@ def test_metropolis_steps_converge_to_the_model():
     uniform start is up to 0.47 away.
     """
     sites, tools = setting()
-    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
     population = steps.first(sites.agreed.plan, tools, learnt)
 
     def miss(found):
@@ -179,7 +179,7 @@ def test_metropolis_steps_converge_to_the_model():
 def test_the_exchange_between_columns_leaves_them_independent():
     """What the model says of single columns must not become a tie between them."""
     sites, tools = setting()
-    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
     population = steps.first(sites.agreed.plan, tools, learnt)
     for number in range(1, 30):
         population, _ = steps.generation(sites, tools, learnt, population, number)
@@ -199,7 +199,7 @@ def voting(selection, favourite):
 @pytest.mark.parametrize("selection", ["soft", "histogram"])
 def test_votes_decide_who_stays(selection):
     sites, tools = voting(selection, 2)
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     population = steps.first(sites.agreed.plan, tools, learnt)
     before = (population.genomes[:, 0] == 2).mean()
     after, asked = steps.generation(sites, tools, learnt, population, 39)
@@ -216,7 +216,7 @@ def test_votes_decide_who_stays(selection):
 def test_a_generation_depends_on_its_parents_and_number_alone():
     """Streams are named: what was computed before does not move what comes next (a resumed run gives the same)."""
     sites, tools = voting("soft", 1)
-    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
     start = steps.first(sites.agreed.plan, tools, learnt)
     one, _ = steps.generation(sites, tools, learnt, start, 5)
     steps.final(sites.agreed.plan, tools, learnt, start)
@@ -229,7 +229,7 @@ def test_a_generation_depends_on_its_parents_and_number_alone():
 
 def test_the_final_choice_has_the_asked_number_in_the_learnt_shares():
     sites, tools = setting({"counts": estimate([300.0, 100.0])})
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     chosen = steps.final(sites.agreed.plan, tools, learnt, steps.first(sites.agreed.plan, tools, learnt))
     assert len(chosen) == 100
     assert np.bincount(chosen.classes).tolist() == steps.apportion(learnt.proportions, 100)
@@ -237,13 +237,13 @@ def test_the_final_choice_has_the_asked_number_in_the_learnt_shares():
 
 def test_measures():
     sites, tools = setting()
-    learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
     same = Population(genomes=np.zeros((6, 2)), classes=np.array([0, 0, 0, 1, 1, 1]))
     found = steps.measure(same, tools, learnt)
     one_hot = np.array([1.0, 0, 0, 0, 1, 0, 0])
     assert found.spread == 0.0
     assert found.match == pytest.approx(np.mean([np.linalg.norm(one_hot - TRUTH[cls]) for cls in range(2)]))
-    without = steps.Learnt(proportions=learnt.proportions, model=None)
+    without = learning.Learnt(proportions=learnt.proportions, model=None)
     assert np.isnan(steps.measure(same, tools, without).match)
     assert steps.measure(same, tools, without).margins.size == 0
     # Minus log-likelihoods: the row of the first column's first level and the second's second.
@@ -258,7 +258,7 @@ def contrastive(**changes):
     for key, value in changes.items():
         text = text.replace("[release]", f"{key} = {str(value).lower()}\n[release]")
     agreed = agree(text.replace("[questions.neighbours]\nshare = 0.4\ntimes = 2\ncandidates = 60\nnearest = 3\n", ""))
-    return Sites(agreed, {}), tools_of(agreed.plan), steps.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
+    return Sites(agreed, {}), tools_of(agreed.plan), learning.Learnt(proportions=np.array([0.5, 0.5]), model=TRUTH)
 
 
 def test_the_contrastive_selection_is_free_and_separates_the_classes():
@@ -310,9 +310,9 @@ def test_noisier_classes_do_not_look_further_away():
     found = []
     for _ in range(40):
         noisy = clean + np.array([[0.0], [0.05]]) * rng.normal(size=(2, size))
-        learnt = steps.Learnt(proportions=np.array([0.5, 0.5]), model=noisy, blur=np.array([0.0, size * 0.05**2]))
+        learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=noisy, blur=np.array([0.0, size * 0.05**2]))
         found.append(steps._apart(tools, learnt, features)[0])
-        bare = steps.Learnt(proportions=learnt.proportions, model=noisy)
+        bare = learning.Learnt(proportions=learnt.proportions, model=noisy)
         assert np.diff(steps._apart(tools, bare, features)[0]) > 0.5  # the planted twin: the noise counts as distance
     mean = np.mean(found, axis=0)
     assert mean[0] == pytest.approx(1.0)
@@ -352,7 +352,7 @@ def test_the_seed_articles_selection_keeps_the_surest_and_breeds_them():
         return estimate(np.where(arrays["genomes"][:, 0] == 2, 4.0, 0.0), 0.1)
 
     sites = Sites(agreed, {"confidence/1": answer, "confidence/2": answer})
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     population = steps.first(agreed.plan, tools, learnt)
     after, asked = steps.generation(sites, tools, learnt, population, 39)
     assert asked == ("confidence/1",)
@@ -374,7 +374,7 @@ def test_the_published_selection_varies_what_the_sites_chose():
         return estimate(values)
 
     sites = Sites(agreed, {"choices/1": answer, "choices/2": answer})
-    learnt = steps.learn(sites, tools)
+    learnt = learning.learn(sites, tools)
     after, asked = steps.generation(sites, tools, learnt, steps.first(agreed.plan, tools, learnt), 39)
     assert asked == ("choices/1",)
     chosen = sites.log[-1][1]["genomes"][[7, 40]]

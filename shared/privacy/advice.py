@@ -19,6 +19,7 @@ from patevolve.shared.privacy import odds
 from patevolve.shared.privacy.odds import Pool
 from patevolve.shared.privacy.planner import Part, asking, label_noise, pooled
 
+LONGEST = math.sqrt(2.0)  # of a residual, by which a gradient's ballot is divided (votes/gradients.py)
 APART = 0.2  # distance of a class's mean ballot from the common one (heart .20 and .24, digits .15 to .33)
 GOOD = 0.1  # share of the candidates taken to be truly good
 RARE = 0.1  # a rare class, as a fraction of an equal share
@@ -33,6 +34,7 @@ Figures = dict[str, float | int | None]
 _LIMITS: dict[Kind, tuple[float, float]] = {
     "counts": (5.0, 2.0),  # units of a class per standard deviation
     "prototypes": (2.0, 1.0),  # length of a class's difference per length of the noise on it
+    "gradients": (2.0, 1.0),  # the same, over all steps
     "neighbours": (0.9, 0.75),  # probability that a good candidate beats another one; ½ is a coin
     "choices": (10.0, 2.0),  # how much likelier than by chance the best candidate is chosen
     "confidence": (0.9, 0.75),  # probability that a candidate of full confidence beats one of half
@@ -149,6 +151,19 @@ def _prototypes(plan: Plan, part: Part, sites: int) -> _Look:
         noise_to_signal=1.0 / ratio,
         figures={"std": std, "units_per_class": units, "directions": directions(plan), "signal_to_noise": ratio},
         words=f"what tells a class apart is {ratio:.2g} times its noise, coordinate by coordinate",
+    )
+
+
+def _gradients(plan: Plan, part: Part, sites: int) -> _Look:
+    # The first step asks what a class's embeddings add up to; later ones correct it, and their noise averages out.
+    std = LONGEST * part.noise_multiplier * pooled(plan, sites) / math.sqrt(part.times)
+    units = units_per_class(plan, sites)
+    ratio = units * APART / (std * math.sqrt(directions(plan)))
+    return _Look(
+        quality=ratio,
+        noise_to_signal=1.0 / ratio,
+        figures={"std": std, "units_per_class": units, "directions": directions(plan), "signal_to_noise": ratio},
+        words=f"over all steps, what tells a class apart is {ratio:.2g} times its noise, coordinate by coordinate",
     )
 
 
@@ -272,6 +287,7 @@ def _pool(plan: Plan, voting: Asking, sites: int | None) -> Pool:
 _LOOKS: dict[Kind, Callable[[Plan, Part, int], _Look]] = {
     "counts": _counts,
     "prototypes": _prototypes,
+    "gradients": _gradients,
     "neighbours": _neighbours,
     "choices": _choices,
     "confidence": _confidence,

@@ -48,6 +48,7 @@ def asking(plan: Plan, kind: Kind) -> Asking:
     settings: dict[Kind, Asking] = {
         "counts": plan.questions.counts,
         "prototypes": plan.questions.prototypes,
+        "gradients": plan.questions.gradients,
         "neighbours": plan.questions.neighbours,
         "choices": plan.questions.choices,
         "confidence": plan.questions.confidence,
@@ -122,9 +123,12 @@ def honest(plan: Plan, sites: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChoice:
-    """How the released samples get their labels, and why; ``flip``: how often noise overturns a unanimous vote."""
+    """How the released samples get their labels, and why; ``flip``: how often noise overturns a unanimous vote.
 
-    method: Literal["votes", "pate"]
+    It is 0 for a classifier: its noise shows in the classifier itself.
+    """
+
+    method: Literal["votes", "pate", "classifier"]
     reason: str
     flip: float
 
@@ -135,6 +139,10 @@ def choose_labels(plan: Plan) -> LabelChoice:
     Teachers pay where the noise seldom overturns even a unanimous vote: fewer than 10 % of the labels.
     """
     part = next((part for part in spend(plan) if part.kind == "labels"), None)
+    steps = plan.questions.gradients
+    if steps.share and (plan.release.labels == "classifier" or (plan.release.labels == "auto" and part is None)):
+        why = f"the classifier of {steps.times} step(s) says what each sample shows"
+        return LabelChoice(method="classifier", reason=why, flip=0.0)
     if part is None:
         return LabelChoice(
             method="votes", reason="class-conditional votes: the plan gives teacher labels no budget", flip=1.0

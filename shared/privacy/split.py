@@ -75,8 +75,8 @@ def propose(plan: Plan) -> dict[Kind, float]:
 
 def weights(plan: Plan) -> dict[Kind, float]:
     """Return the weights of the parts that steer this plan's result; parts of weight 0 are left out."""
-    if plan.evolution.selection == "none":
-        return {}
+    if plan.evolution.selection == "none" or (plan.questions.gradients.share and not plan.questions.prototypes.share):
+        return {}  # nothing steers it, or a classifier alone: how many steps it takes is the plan's to say
     alone: dict[str, Kind] = {"histogram": "neighbours", "pcevolve": "choices", "classifier-laplace": "confidence"}
     if plan.evolution.selection in alone:  # votes alone steer it; counts only if the plan wants class shares
         kinds: tuple[Kind, ...] = ("counts", alone[plan.evolution.selection])
@@ -108,7 +108,7 @@ def _possible(plan: Plan, kind: Kind) -> bool:
         case "neighbours":
             asked = questions.neighbours.candidates >= len(plan.data.classes) and questions.neighbours.nearest >= 1
             return asked and questions.neighbours.times <= plan.evolution.generations
-        case "choices" | "confidence" | "copies" | "islands":
+        case "choices" | "confidence" | "copies" | "islands" | "gradients":
             return asking(plan, kind).share > 0
         case "labels":
             return questions.labels.teachers >= 1 and questions.labels.candidates == plan.release.samples
@@ -128,8 +128,8 @@ def _noise(plan: Plan, kind: Kind, share: float) -> float:
 
 
 def _thresholds(plan: Plan, unit: Mapping[Kind, float]) -> dict[Kind, float]:
-    """Return the least shares that make labels and score usable, and the plan's own of islands and copies."""
-    chosen: tuple[Kind, ...] = ("islands", "copies")
+    """Return the least shares that make labels and score usable, and the plan's own of what is chosen by hand."""
+    chosen: tuple[Kind, ...] = ("islands", "copies", "gradients")
     shares: dict[Kind, float] = {kind: asking(plan, kind).share for kind in chosen if kind in unit}
     if "labels" in unit and asking(plan, "labels").share > 0:
         needed = (unit["labels"] * odds.ratio_for(advice.RIGHT, len(plan.data.classes), contested=False)) ** 2

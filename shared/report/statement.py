@@ -39,6 +39,7 @@ def statement(
     """
     privacy, q = plan.privacy, plan.questions
     asked = [name for name, part in (("class counts", q.counts), ("class prototypes", q.prototypes)) if part.share]
+    asked += [f"{q.gradients.times} step(s) of a classifier"] if q.gradients.share else []
     asked += [f"{q.neighbours.times} round(s) of votes on candidates"] if q.neighbours.share else []
     asked += [f"{q.choices.times} round(s) of one choice per class at each site"] if q.choices.share else []
     asked += [f"{q.confidence.times} round(s) of classifiers' confidence"] if q.confidence.share else []

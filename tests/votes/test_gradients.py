@@ -1,0 +1,159 @@
+"""The steps of a classifier: one unit moves the summed gradient by one ballot at most, and the sum is the gradient."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patevolve.shared.errors import DataError, PlanError
+from patevolve.shared.votes import gradients as module
+from patevolve.shared.votes.ballots import Electorate
+from patevolve.shared.votes.gradients import LONGEST, gradient_of, gradients, gradients_bounds
+from patevolve.shared.votes.lattice import LATTICE
+
+CLASSES, SIZE = 3, 7
+BOUNDS = gradients_bounds(CLASSES, SIZE)
+RNG = np.random.default_rng(5)
+WEIGHTS = RNG.normal(size=(CLASSES, SIZE))
+
+
+def tally(units, embeddings, classes, weights=WEIGHTS):
+    with np.errstate(all="ignore"):
+        return gradients(Electorate(units), embeddings, classes, weights, BOUNDS).values
+
+
+def by_record(units, embeddings, classes, weights=WEIGHTS):
+    """The planted twin: a record counts whole, however many its unit has."""
+    return tally(np.array([f"{number}" for number in range(len(units))]), embeddings, classes, weights)
+
+
+def unclipped(units, embeddings, classes, weights=WEIGHTS):
+    """The planted twin: an embedding counts as long as it is."""
+    longest = max(1.0, np.linalg.norm(embeddings, axis=1).max())
+    return np.rint(tally(units, embeddings / longest, classes, weights * longest) * longest)
+
+
+def rounded_apart(units, embeddings, classes, weights=WEIGHTS):
+    """The planted twin: the whole lattice for the ballot, none left for rounding."""
+    steps = gradients(Electorate(units), embeddings, classes, weights, BOUNDS).values / BOUNDS.steps
+    return np.ceil(steps * LATTICE)
+
+
+def worst(ask, units, embeddings, classes, weights=WEIGHTS):
+    """Return the longest change of the tally when one unit leaves, and the largest sum of absolute changes."""
+    whole, changes = ask(units, embeddings, classes, weights), []
+    for unit in sorted(set(units.tolist())):
+        stay = units != unit
+        changes.append(whole - ask(units[stay], embeddings[stay], classes[stay], weights))
+    return max(float(np.linalg.norm(change)) for change in changes)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 30),
+    st.sampled_from([0.0, 1.0, 1e6, 1e200, math.nan, math.inf]),
+    st.sampled_from([0.0, 1.0, 1e3, 1e12]),
+)
+def test_a_unit_moves_the_sum_by_one_ballot_at_most(seed, n, size, steep):
+    rng = np.random.default_rng(seed)
+    units = np.array([f"u{i}" for i in rng.integers(0, 5, n)])
+    embeddings, classes = rng.normal(size=(n, SIZE)), rng.integers(0, CLASSES, n)
+    with np.errstate(all="ignore"):
+        embeddings[units == "u0"] *= size
+    assert worst(tally, units, embeddings, classes, WEIGHTS * steep) <= BOUNDS.lattice_l2
+
+
+def adversary():
+    """Return units of which one is as wrong as can be, always in one direction, on long embeddings."""
+    weights = np.zeros((CLASSES, SIZE))
+    weights[1, 0] = 1e6
+    embeddings = np.zeros((4, SIZE))
+    embeddings[:, 0] = 5.0
+    return np.array(["a", "a", "b", "c"]), embeddings, np.zeros(4, np.int64), weights
+
+
+def test_the_bound_is_nearly_reached():
+    """A record of one class that the weights hold for another: its residual is (−1, 1, 0), as long as can be."""
+    moved = worst(tally, *adversary())
+    assert 0.99 * BOUNDS.steps <= moved <= BOUNDS.lattice_l2
+
+
+@pytest.mark.parametrize("broken", [by_record, unclipped])
+def test_planted_faults_are_caught(broken):
+    assert worst(broken, *adversary()) > BOUNDS.lattice_l2
+
+
+def test_rounding_needs_its_room():
+    """Small changes in many coordinates: rounding can move each of them by a whole step beyond its size."""
+    rng, most = np.random.default_rng(0), 0.0
+    for _ in range(300):
+        embeddings = rng.normal(size=(2, SIZE))
+        units, classes = np.array(["a", "b"]), rng.integers(0, CLASSES, 2)
+        weights = rng.normal(size=(CLASSES, SIZE)) * 1e6
+        most = max(most, worst(rounded_apart, units, embeddings, classes, weights))
+        assert worst(tally, units, embeddings, classes, weights) <= BOUNDS.lattice_l2
+    assert most > LATTICE
+
+
+def test_the_sum_is_the_gradient_of_the_logistic_loss():
+    rng = np.random.default_rng(1)
+    units = np.array([f"u{i}" for i in range(400)])
+    embeddings, classes = rng.normal(size=(400, SIZE)), rng.integers(0, CLASSES, 400)
+    embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1), 1.0)[:, None]
+
+    def loss(weights):
+        logits = embeddings @ weights.T
+        return np.sum(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(400), classes])
+
+    found = gradient_of(tally(units, embeddings, classes) / BOUNDS.scale, CLASSES)
+    for place in np.ndindex(CLASSES, SIZE):
+        nudge = np.zeros_like(WEIGHTS)
+        nudge[place] = 1e-5
+        slope = (loss(WEIGHTS + nudge) - loss(WEIGHTS - nudge)) / 2e-5
+        assert found[place] == pytest.approx(slope, abs=400 * 2**-13)
+
+
+def test_a_unit_counts_the_mean_of_its_records():
+    embeddings = RNG.normal(size=(3, SIZE)) / 4
+    classes = np.array([0, 1, 2])
+    together = tally(np.array(["a", "a", "a"]), embeddings, classes)
+    singly = [tally(np.array(["a"]), embeddings[[row]], classes[[row]]) for row in range(3)]
+    assert np.abs(together - np.mean(singly, axis=0)).max() <= 1.5
+
+
+def test_a_record_counts_alike_in_any_company(monkeypatch):
+    """Each record's share of the sum before rounding: parts of any size and order give the same sum."""
+    rng = np.random.default_rng(2)
+    units = np.array([f"u{i}" for i in range(203)])
+    embeddings, classes = rng.normal(size=(203, SIZE)), rng.integers(0, CLASSES, 203)
+    whole = tally(units, embeddings, classes)
+    order = rng.permutation(203)
+    assert np.array_equal(tally(units[order], embeddings[order], classes[order]), whole)
+    for rows in (1, 2, 3, 31, 64):
+        monkeypatch.setattr(module, "_ROWS", rows)
+        assert np.array_equal(tally(units, embeddings, classes), whole)
+
+
+def test_nobody_there_is_a_sum_of_nothing():
+    found = tally(np.array([], str), np.zeros((0, SIZE)), np.zeros(0, np.int64))
+    assert found.tolist() == [0] * BOUNDS.size
+
+
+def test_bounds_leave_rounding_its_room():
+    for classes, size in ((2, 2), (2, 8), (10, 1000), (25, 2601), (3, 7)):
+        bounds = gradients_bounds(classes, size)
+        assert bounds.scale + math.sqrt(bounds.size) < bounds.lattice_l2 <= LATTICE * (1 + 1e-12)
+
+
+def test_what_cannot_be_asked_is_refused(monkeypatch):
+    with pytest.raises(PlanError, match="fewer classes"):
+        gradients_bounds(1000, 1000)
+    monkeypatch.setattr(module, "_MOST_RECORDS", 2)
+    with pytest.raises(DataError, match="at most"):
+        tally(np.array(["a", "b", "c"]), np.zeros((3, SIZE)), np.zeros(3, np.int64))
+
+
+def test_a_gradient_and_its_noise_have_one_unit():
+    assert gradient_of(1.0, 1).item() == LONGEST
