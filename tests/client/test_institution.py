@@ -93,6 +93,27 @@ def test_a_student_that_does_not_fit_is_refused_before_any_charge(open_desk, agr
     refused(desk, desk.question("score", arrays=BAD_STUDENTS[name]))
 
 
+BAD_WEIGHTS = {
+    "none": {},
+    "transposed": {"weights": np.zeros((6, 2))},
+    "other classes": {"weights": np.zeros((3, 6))},
+    "flat": {"weights": np.zeros(12)},
+    "NaN": {"weights": np.full((2, 6), np.nan)},
+    "infinite": {"weights": np.full((2, 6), np.inf)},
+}
+
+
+@pytest.mark.parametrize("name", BAD_WEIGHTS)
+def test_a_classifier_that_does_not_fit_is_refused_before_any_charge(open_desk, agreed, name):
+    changed = agreed.text.replace(
+        "[questions.prototypes]\nshare = 0.3", "[questions.gradients]\nshare = 0.3\ntimes = 2"
+    )
+    desk = open_desk(agree(changed))
+    refused(desk, desk.question("gradients/1", arrays=BAD_WEIGHTS[name]))
+    desk.handle(desk.question("gradients/1", arrays={"weights": np.zeros((2, 6))}))
+    assert desk.charges() == 1
+
+
 def test_another_plan_is_refused(open_desk, agreed):
     desk = open_desk(agreed)
     reason = refused(desk, desk.question("counts", plan="0" * 64))

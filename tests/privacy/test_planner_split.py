@@ -120,6 +120,19 @@ def test_where_nothing_steers_nothing_is_proposed():
     assert [row.name for row in split.splits(plan)] == ["this plan"]
 
 
+def test_a_classifier_alone_keeps_its_share_and_its_noise_falls_with_every_step():
+    """Each of four steps has twice the noise of one alone, and their mean half of that: together as loud as one."""
+    plan, found = images(), []
+    for times in (1, 4):
+        only = dataclasses.replace(type(plan.questions)(), gradients=Asking(share=1.0, times=times))
+        stepped = dataclasses.replace(plan, questions=only, evolution=Evolution(selection="none", generations=0))
+        assert split.propose(stepped) == {}
+        found.append(effect_of(stepped, "gradients").quality)
+    assert found[0] == pytest.approx(found[1])
+    both = dataclasses.replace(plan.questions, prototypes=Asking(share=0.5), gradients=Asking(share=0.3, times=4))
+    assert split.propose(dataclasses.replace(plan, questions=both))["gradients"] == 0.3
+
+
 def test_private_evolution_gets_all_for_its_votes():
     plan = images()
     voting = Asking(share=1.0, times=5, candidates=10_000, nearest=1)
@@ -134,7 +147,7 @@ def effect_of(plan: Plan, kind: str, **changes: object) -> advice.Effect:
 
 
 @pytest.mark.parametrize("trust", ["each-site", "secure-sum"])
-@pytest.mark.parametrize("kind", ["counts", "prototypes", "neighbours", "labels", "score"])
+@pytest.mark.parametrize("kind", ["counts", "prototypes", "gradients", "neighbours", "labels", "score"])
 def test_useful_sites_are_the_least_that_are_useful(kind, trust):
     plan = images(hold_out=0.2)
     samples = plan.release.samples
