@@ -105,10 +105,8 @@ BAD_WEIGHTS = {
 
 @pytest.mark.parametrize("name", BAD_WEIGHTS)
 def test_a_classifier_that_does_not_fit_is_refused_before_any_charge(open_desk, agreed, name):
-    changed = agreed.text.replace(
-        "[questions.prototypes]\nshare = 0.3", "[questions.gradients]\nshare = 0.3\ntimes = 2"
-    )
-    desk = open_desk(agree(changed))
+    asked = "[questions.gradients]\nshare = 0.3\ntimes = 2"
+    desk = open_desk(agree(agreed.text.replace("[questions.prototypes]\nshare = 0.3", asked)))
     refused(desk, desk.question("gradients/1", arrays=BAD_WEIGHTS[name]))
     desk.handle(desk.question("gradients/1", arrays={"weights": np.zeros((2, 6))}))
     assert desk.charges() == 1
