@@ -20,6 +20,7 @@ from patevolve.shared.votes.lattice import LATTICE, Bounds
 LONGEST = math.sqrt(2.0)  # of a residual: a distribution over the classes less one class; a ballot is divided by it
 FINE = 2**15 - 1  # steps of an embedding's and of a residual's unit length
 _WHOLE = math.ceil(LONGEST * 2**30)  # no shorter than a unit's whole ballot in products of fine steps
+_STEEPEST = 1e6  # of a logit: beyond a thousand nothing changes
 _ROWS = 4096  # records whose embeddings are made whole at a time
 _MOST_NUMBERS = (LATTICE // 4) ** 2  # rounding takes a quarter of the noise's worth at most
 _MOST_RECORDS = 2**22  # times 2³⁰ fine steps times LATTICE: sums stay within 63 bits
@@ -68,7 +69,8 @@ def gradients(
 
 def _residuals(embeddings: Floats, classes: NDArray[np.int64], weights: Floats) -> Floats:
     """Return (n, classes) probabilities less the record's own class, each row of norm at most √2."""
-    logits = products(embeddings, weights)  # label: own-logits
+    # Weights come from outside: whatever they are, a difference of logits stays finite and a residual a number.
+    logits = np.clip(np.nan_to_num(products(embeddings, weights)), -_STEEPEST, _STEEPEST)  # label: own-logits
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     residuals: Floats = odds / odds.sum(axis=1, keepdims=True)
     residuals[np.arange(len(classes)), classes] -= 1.0

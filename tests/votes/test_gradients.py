@@ -42,7 +42,7 @@ def rounded_apart(units, embeddings, classes, weights=WEIGHTS):
 
 
 def worst(ask, units, embeddings, classes, weights=WEIGHTS):
-    """Return the longest change of the tally when one unit leaves, and the largest sum of absolute changes."""
+    """Return the longest change of the tally when one unit leaves."""
     whole, changes = ask(units, embeddings, classes, weights), []
     for unit in sorted(set(units.tolist())):
         stay = units != unit
@@ -54,7 +54,7 @@ def worst(ask, units, embeddings, classes, weights=WEIGHTS):
     st.integers(0, 2**32),
     st.integers(1, 30),
     st.sampled_from([0.0, 1.0, 1e6, 1e200, math.nan, math.inf]),
-    st.sampled_from([0.0, 1.0, 1e3, 1e12]),
+    st.sampled_from([0.0, 1.0, 1e3, 1e12, 1e308, math.inf, math.nan]),
 )
 def test_a_unit_moves_the_sum_by_one_ballot_at_most(seed, n, size, steep):
     rng = np.random.default_rng(seed)
@@ -62,7 +62,9 @@ def test_a_unit_moves_the_sum_by_one_ballot_at_most(seed, n, size, steep):
     embeddings, classes = rng.normal(size=(n, SIZE)), rng.integers(0, CLASSES, n)
     with np.errstate(all="ignore"):
         embeddings[units == "u0"] *= size
-    assert worst(tally, units, embeddings, classes, WEIGHTS * steep) <= BOUNDS.lattice_l2
+    with np.errstate(all="ignore"):
+        weights = WEIGHTS * steep
+    assert worst(tally, units, embeddings, classes, weights) <= BOUNDS.lattice_l2
 
 
 def adversary():
