@@ -46,6 +46,7 @@ from patevolve.shared.votes.lattice import estimate, noise_std
 BASE = 12  # public records per class and site in the two worlds
 SECRET = bytes(32)  # the made-up sites of the two worlds have nothing to keep
 CANARY = "the canary"
+STEPS = 5  # of a classifier in the two worlds, with the whole of its budget
 MEMORY = Path("/dev/shm")  # noqa: S108 - public records only; in memory the ledgers' flushes cost nothing
 
 
@@ -229,7 +230,7 @@ def small_plan(agreed: Agreed) -> Agreed:
     Teacher labels, copies and scores are left out: their answers are covered by ``answer_path``. Islands are too: no
     sum over the sites is made of what they answer; and private heads, which no question releases.
     """
-    plan = agreed.plan
+    plan, gradients = agreed.plan, agreed.plan.questions.gradients
     repeated: tuple[Kind, ...] = ("neighbours", "choices", "confidence")
     asked = [kind for kind in repeated if asking(plan, kind).share > 0]
     times = max((asking(plan, kind).times for kind in asked), default=0)
@@ -242,9 +243,10 @@ def small_plan(agreed: Agreed) -> Agreed:
         "questions.score": None,
         "questions.labels": None,
         "questions.copies": None,
-        "release.labels": None,
+        "release.labels": plan.release.labels if plan.release.labels == "classifier" else None,
         "islands": None,
     }
+    changes |= {"questions.gradients.times": min(gradients.times, STEPS)} if gradients.share else {}
     changes |= {"encoder.head": None} if plan.encoder.head.share else {}
     changes |= {f"questions.{kind}.candidates": 20 * len(plan.data.classes) for kind in asked}
     return vary(agreed, changes)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from patevolve.client.audit_pipeline import answer_path, asked_of, small_plan, two_world_runs
 from patevolve.client.policy import draft, read_policy
-from patevolve.client.simulate import open_sites, simulate
+from patevolve.client.simulate import open_sites, simulate, system_noise
 from patevolve.shared.data.records import Records
 from patevolve.shared.errors import PlanError, PolicyError
 from patevolve.shared.evolution.descend import classified
@@ -145,6 +146,21 @@ def test_an_interrupted_run_goes_on_with_the_same_steps(kit: Any) -> None:
     once = {f"gradients/{number}": 1 for number in range(1, STEPS + 1)}
     # The site that was stopped between charge and answer pays for that step again, the other one for nothing twice.
     assert sorted(asked.values(), key=lambda counts: counts.total()) == [once, once | {"gradients/4": 2}]
+
+
+@pytest.mark.usefixtures("plain_page")
+def test_an_audit_finds_the_noise_of_every_step_and_two_worlds_alike(kit: Any) -> None:
+    """The noise found, in units of what was promised: of 204 draws a mean square beyond 1.75 has probability 2e-10."""
+    agreed = kit.agreed(CLASSIFIED)
+    records = kit.records(agreed)
+    finished, sites = kit.run(agreed, records, "run", noise=system_noise)
+    asked = asked_of(finished.folder.path, agreed)
+    for name, site in sites.items():
+        found = answer_path(asked, site.home, records[name])
+        assert (found.missing, found.uncharged) == ((), ())
+        assert np.mean(found.residuals**2) == pytest.approx(1.0, abs=0.75)
+    assert small_plan(agreed).plan.questions.gradients.times == 5
+    assert not two_world_runs(agreed, trials=16, confidence=0.999).alarm
 
 
 def test_a_policy_that_does_not_name_the_steps_refuses_them(kit: Any) -> None:
