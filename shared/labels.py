@@ -12,12 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.evolution.descend import classified
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Inquiry
-from patevolve.shared.learning import Learnt
+from patevolve.shared.learning import Learnt, told_by
 from patevolve.shared.privacy.planner import choose_labels
-from patevolve.shared.tools import Tools, features_of
+from patevolve.shared.tools import Tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,8 +40,7 @@ def decide(inquiry: Inquiry, tools: Tools, learnt: Learnt, chosen: Population) -
     if choice.method == "votes":
         return Labelling(method="votes", reason=choice.reason, classes=chosen.classes)
     if choice.method == "classifier" and learnt.classifier is not None:
-        embeddings = tools.encoder.embed(features_of(tools, chosen.genomes, chosen.classes))
-        told = classified(embeddings, learnt.classifier)  # released, so what it says is free
+        told = told_by(learnt.classifier, tools, chosen)
         return Labelling(method="classifier", reason=choice.reason, classes=told)
     votes = inquiry.ask("labels", {"genomes": chosen.genomes, "classes": chosen.classes}).values
     # The noisy histogram is released, so the argmax is free (GNMax, Papernot et al. 2018).

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from patevolve.shared.evolution.descend import averaged, preconditioner, stepped
+from patevolve.shared.evolution.descend import averaged, classified, preconditioner, stepped
+from patevolve.shared.evolution.population import Population
 from patevolve.shared.generators.pool import Pool
 from patevolve.shared.inquiry import Estimate, Inquiry
 from patevolve.shared.plan import Plan
@@ -19,6 +20,7 @@ from patevolve.shared.votes.gradients import gradient_of
 
 FEWEST = 10.0  # a class's noisy count is taken as at least this many units: a mean over fewer is noise
 RAREST = 0.1  # a class's share is at least this fraction of an equal share: noise never empties a class
+BATCH = 5000  # candidates whose embeddings are made at a time
 PUBLIC = 10_000  # public draws that say how embeddings vary
 
 
@@ -73,6 +75,15 @@ def _descended(inquiry: Inquiry, tools: Tools, units: float) -> NDArray[np.float
         weights = stepped(weights, gradient_of(tally.values, len(weights)) / units, inverse)
         path.append(weights)
     return averaged(path)
+
+
+def told_by(classifier: NDArray[np.float64], tools: Tools, candidates: Population) -> NDArray[np.int64]:
+    """Return (P,) the class that the classifier sees in each candidate; free, the classifier being released."""
+    parts = [np.zeros(0, np.int64)]
+    for start in range(0, len(candidates), BATCH):
+        some = candidates.pick(np.arange(start, min(start + BATCH, len(candidates))))
+        parts.append(classified(tools.encoder.embed(features_of(tools, some.genomes, some.classes)), classifier))
+    return np.concatenate(parts)
 
 
 def _public_features(plan: Plan, tools: Tools) -> NDArray[np.float64]:

@@ -181,7 +181,8 @@ def _check_classifier(plan: Plan) -> None:
     gradients, labels = plan.questions.gradients, plan.release.labels
     if labels == "classifier" and not gradients.share:
         raise PlanError("release.labels = 'classifier' without a share for questions.gradients; give it one.")
-    if gradients.share and labels not in ("auto", "classifier") and plan.evolution.selection != "discriminant":
+    used = plan.evolution.selection in ("discriminant", "classifier") or labels in ("auto", "classifier")
+    if gradients.share and not used:
         raise PlanError(f"questions.gradients with release.labels = {labels!r} found; nothing would use it.")
     if plan.generator.blend and (labels != "classifier" or (plan.encoder.head.share and plan.encoder.head.supervised)):
         raise PlanError(
@@ -217,6 +218,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {  # the questions of which a selection n
     "pcevolve": ("choices",),
     "pcevolve-prototype": ("prototypes",),
     "discriminant": ("prototypes", "gradients"),
+    "classifier": ("gradients",),
     "classifier-laplace": ("confidence",),
 }
 SCORED = ("pcevolve-prototype", "classifier-laplace")  # selections that rank candidates by a score in [0, 1]
@@ -257,8 +259,10 @@ def _check_unread(plan: Plan) -> None:
     evolution = plan.evolution
     if evolution.lookahead and evolution.selection != "histogram":
         raise PlanError("evolution.lookahead is for selection = 'histogram'. Remove it.")
-    if evolution.selection == "discriminant" and (plan.generator.kind != "pool" or evolution.generations != 1):
-        raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool' and generations = 1.")
+    if evolution.selection == "discriminant" and plan.generator.kind != "pool":
+        raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool'.")
+    if evolution.selection in ("discriminant", "classifier") and evolution.generations != 1:
+        raise PlanError(f"evolution.selection = {evolution.selection!r} needs generations = 1: it chooses once.")
     if evolution.refine and evolution.selection != "discriminant":
         raise PlanError("evolution.refine is for selection = 'discriminant'. Remove it.")
     if (evolution.diversity or evolution.elites) and evolution.selection not in SCORED:

@@ -331,6 +331,7 @@ class Evolution:
                   "classifier-laplace": the sites' classifiers say how sure they are, with Laplace noise;
                   "discriminant": the images of a public pool, told apart by the classifier of
                   questions.gradients or, without one, by the released prototypes, free;
+                  "classifier": what the classifier of questions.gradients takes for the class it was drawn for, free;
                   "none": candidates stay as the generator first drew them
     population:   candidates kept per generation, all classes together
     generations:  how many generations
@@ -352,7 +353,14 @@ class Evolution:
     """
 
     selection: Literal[
-        "soft", "histogram", "pcevolve", "pcevolve-prototype", "classifier-laplace", "discriminant", "none"
+        "soft",
+        "histogram",
+        "pcevolve",
+        "pcevolve-prototype",
+        "classifier-laplace",
+        "discriminant",
+        "classifier",
+        "none",
     ] = "soft"
     population: int = 256
     generations: int = 10

@@ -14,9 +14,10 @@ from patevolve.shared.evolution.breed import breed, exchange, spread, strength_a
 from patevolve.shared.evolution.discriminate import discriminant, refined, surest
 from patevolve.shared.evolution.population import Population, join, shares
 from patevolve.shared.evolution.select import diverse, histogram, match_mean, resample, smooth
+from patevolve.shared.generators.blend import Blended
 from patevolve.shared.generators.pool import Pool
 from patevolve.shared.inquiry import Inquiry
-from patevolve.shared.learning import Learnt
+from patevolve.shared.learning import Learnt, told_by
 from patevolve.shared.messages import Kind
 from patevolve.shared.plan import VOTES, Plan
 from patevolve.shared.privacy.planner import asking
@@ -54,6 +55,8 @@ def generation(
         return _contrasted(plan, tools, learnt, population, number), ()
     if plan.evolution.selection == "discriminant":
         return _told_apart(plan, tools, learnt), ()
+    if plan.evolution.selection == "classifier":
+        return _recognised(tools, learnt, population), ()
     return population, ()
 
 
@@ -153,6 +156,19 @@ def _told_apart(plan: Plan, tools: Tools, learnt: Learnt) -> Population:
         genomes=everything[np.concatenate(found)],
         classes=np.concatenate([np.full(len(own), cls) for cls, own in enumerate(found)]),
     )
+
+
+def _recognised(tools: Tools, learnt: Learnt, population: Population) -> Population:
+    """Return what the classifier takes for the class that it was drawn for, and blends, which were drawn for none."""
+    if learnt.classifier is None:
+        raise PlanError("selection 'classifier' without gradients found; the plan needs them.")
+    right, generator = told_by(learnt.classifier, tools, population) == population.classes, tools.generator
+    kept = right | generator.mixed(population.genomes) if isinstance(generator, Blended) else right
+    for cls in range(len(learnt.classifier)):
+        own = population.classes == cls
+        if not (kept & own).any():  # nothing passes for it: better what was drawn for it than none
+            kept |= own
+    return population.pick(np.flatnonzero(kept))
 
 
 def _scores(learnt: Learnt, embeddings: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -319,6 +319,58 @@ def test_noisier_classes_do_not_look_further_away():
     assert mean[1] == pytest.approx(1.0, abs=0.05)
 
 
+def unsteered(selection, generations):
+    """Return the plan with gradients in place of prototypes, and without votes."""
+    text = PLAN.replace("SELECTION", selection).replace("generations = 40", f"generations = {generations}")
+    text = text.replace("contrast = 0.8", "times = 3").replace("questions.prototypes", "questions.gradients")
+    return agree(text.replace("[questions.neighbours]\nshare = 0.4\ntimes = 2\ncandidates = 60\nnearest = 3\n", ""))
+
+
+def test_the_classifier_keeps_what_it_takes_for_what_it_was_drawn_as():
+    """Weights that look at one level of the first column; a class for which nothing passes keeps its own draws."""
+    agreed = unsteered("classifier", 1)
+    sites, tools, weights = Sites(agreed, {}), tools_of(agreed.plan), np.zeros((2, 7))
+    weights[1, 0] = 1.0
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=None, classifier=weights)
+    before = steps.first(agreed.plan, tools, learnt)
+    after, asked = steps.generation(sites, tools, learnt, before, 1)
+    assert asked == ()
+    assert sites.log == []
+    assert (after.of_class(0).genomes[:, 0] != 0).all()
+    assert (after.of_class(1).genomes[:, 0] == 0).all()
+    assert 0 < len(after) < len(before)
+    never = np.zeros((2, 7))
+    never[1] = -1.0
+    nothing = learning.Learnt(proportions=learnt.proportions, model=None, classifier=never)
+    kept = steps.generation(sites, tools, nothing, before, 1)[0]
+    assert np.array_equal(kept.genomes, before.genomes)
+
+
+def test_a_classifier_descends_by_what_the_sites_answer():
+    """Answers are made from known records; each step starts where the last one ended."""
+    agreed = unsteered("none", 0)
+    tools, rng = tools_of(agreed.plan), np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 4, 300), rng.integers(0, 3, 300)])
+    classes = (rows[:, 0] > 1).astype(int)
+    embedded = tools.encoder.embed(tools.encoder.encode(rows))
+    seen = []
+
+    def answer(arrays):
+        seen.append(arrays["weights"])
+        odds = np.exp(embedded @ arrays["weights"].T)
+        residuals = odds / odds.sum(axis=1, keepdims=True) - np.eye(2)[classes]
+        return estimate((residuals.T @ embedded).ravel() / np.sqrt(2), 1e-3)
+
+    answers = {f"gradients/{number}": answer for number in (1, 2, 3)} | {"counts": estimate([150.0, 150.0])}
+    sites = Sites(agreed, answers)
+    learnt = learning.learn(sites, tools)
+    assert [name for name, _ in sites.log] == ["counts", "gradients/1", "gradients/2", "gradients/3"]
+    assert not seen[0].any()
+    assert not np.array_equal(seen[1], seen[2])
+    candidates = Population(genomes=rows.astype(float), classes=np.zeros(300, int))
+    assert np.mean(learning.told_by(learnt.classifier, tools, candidates) == classes) > 0.95
+
+
 IMAGES = """
 format = 1
 name = "i"

@@ -43,6 +43,11 @@ class Blended:
         """SHA-256 of the base's digest and of the fraction."""
         return hashlib.sha256(f"blend {self.base.digest} {self.classes} {self.share!r}".encode()).hexdigest()
 
+    def mixed(self, genomes: Genomes) -> NDArray[np.bool_]:
+        """Return (P,) which candidates are blends."""
+        found: NDArray[np.bool_] = genomes[:, -1] > 0.0
+        return found
+
     def draw(self, rng: np.random.Generator, cls: int, count: int) -> Genomes:
         """Return fresh genomes of the class, each with a second one of any class, which most often has no weight."""
         size, genomes = self.base.genome_size, np.zeros((count, self.genome_size))
@@ -74,7 +79,7 @@ class Blended:
         """Return (P, height, width[, 3]) images: each pixel the weighted mean of the two."""
         size = self.base.genome_size
         images: NDArray[np.uint8] = self.base.render(genomes[:, :size], classes)
-        mixed = np.flatnonzero(genomes[:, -1] > 0.0)
+        mixed = np.flatnonzero(self.mixed(genomes))
         if not len(mixed):
             return images
         seconds = self.base.render(genomes[mixed, size : 2 * size], self._others(genomes[mixed]))
