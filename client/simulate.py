@@ -142,8 +142,7 @@ def simulate(
             rendered=rendered,
         )
 
-    with _ledgers(sites, path) as ledgers:
-        _check_budgets(agreed, asks, sites, ledgers, run=known_run(path))
+    with _ledgers(agreed, asks, sites, path) as ledgers:
         contacts = load_contacts(path / CONTACTS)
         joined = {name: join(site, ledgers[name]) for name, site in sites.items()}
         institutions = InProcess(
@@ -208,17 +207,24 @@ def index_of(home: SiteHome, records: Records | Index, plan: Plan, tools: Tools,
 
 
 @contextlib.contextmanager
-def _ledgers(sites: Mapping[str, Site], path: Path) -> Iterator[dict[str, Ledger]]:
+def _ledgers(
+    agreed: Agreed, asks: tuple[Ask, ...], sites: Mapping[str, Site], path: Path
+) -> Iterator[dict[str, Ledger]]:
     """Open every site's ledger for the length of the run; a second process that wants one is refused.
 
-    Raises LedgerError, before anything is charged, for a ledger behind the heads that this run has already seen.
+    Raises LedgerError, before anything is charged, for a ledger behind the heads that this run has already seen, and
+    BudgetError unless enough sites can pay for all that is still to be asked.
     """
-    heads = _seen_heads(sites, path)
+    heads, run = _seen_heads(sites, path), known_run(path)
     ledgers: dict[str, Ledger] = {}
+    short = []
     with contextlib.ExitStack() as stack:
         for name, site in sites.items():
-            ledgers[name] = stack.enter_context(site.home.open_ledger(heads[name]))
-            _let_rest(ledgers[name], len(sites))
+            ledger = ledgers[name] = stack.enter_context(site.home.open_ledger(heads[name]))
+            if not affords(ledger, site.home.policy, agreed, asks, run=run):
+                short.append(f"{name} (cap ε = {site.home.policy.budget.epsilon:g} for its ledger's life)")
+            _let_rest(ledger, len(sites))
+        _check_budgets(agreed, short)
         yield ledgers
 
 
@@ -248,16 +254,8 @@ def _seen_heads(sites: Mapping[str, Site], path: Path) -> dict[str, list[Head]]:
         return {name: joined.trusted_heads(name) for name in sites}
 
 
-def _check_budgets(
-    agreed: Agreed, asks: tuple[Ask, ...], sites: Mapping[str, Site], ledgers: Mapping[str, Ledger], *, run: str
-) -> None:
-    """Raise BudgetError, before anything is charged, unless enough sites can pay for all that is still to be asked."""
-    short = []
-    for name, ledger in ledgers.items():
-        covered = affords(ledger, sites[name].home.policy, agreed, asks, run=run)
-        _let_rest(ledger, len(sites))
-        if not covered:
-            short.append(f"{name} (cap ε = {sites[name].home.policy.budget.epsilon:g} for its ledger's life)")
+def _check_budgets(agreed: Agreed, short: list[str]) -> None:
+    """Raise BudgetError if more sites than may drop out are short of what is still to be asked."""
     if len(short) > agreed.plan.privacy.dropouts:
         raise BudgetError(
             f"the budget of {', '.join(short)} does not cover what the plan still asks (ε = "
