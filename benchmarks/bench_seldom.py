@@ -66,8 +66,8 @@ def crowd_rows(runs: Sequence[dict[str, float]]) -> list[Row]:
     each = [(b - a) / (y["sites"] - x["sites"]) for (a, b), (x, y) in zip(pairwise(work), pairwise(runs), strict=True)]
     note = (
         f"10,000 sites: one run of each size; {1000 * each[1]:.0f} ms of processor time for each further site, their "
-        f"ledgers closed while they wait, since they would need more open files than a process may have here; opening "
-        f"them again takes about 2 ms of it"
+        f"ledgers closed while they wait, since they would need more open files than a process may have here; closing "
+        f"and opening them takes about 2 ms of it"
     )
     idea = "fewer openings of a site's ledger: each of its three questions waits until the one before is on record"
     goal, rest = "processor time of each further site, from 1,000 to 10,000 / from 100 to 1,000", {"few": True}
