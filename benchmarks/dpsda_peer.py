@@ -3,7 +3,8 @@
     PEER/bin/python benchmarks/dpsda_peer.py PLAN.toml IN.npz OUT.npz '{"schedule": [...], ...}'
 
 The plan's public generator is its API (random draw, variation) and the plan's public encoder its embedding. Everything
-else is its own: runner, population, histogram with its faiss index, noise and accounting.
+else is its own: runner, population, histogram with its faiss index, noise and accounting. If IN holds the features of
+the images of a public pool, a candidate's are looked up there.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from pe.histogram import NearestNeighbors
 from pe.population import PEPopulation
 from pe.runner import PE
 
+from patevolve.shared.generators.pool import Pool
 from patevolve.shared.plan import Agreed, agree
-from patevolve.shared.protocols import Encoder, Generator
+from patevolve.shared.protocols import Generator
 from patevolve.shared.randomness import stream
-from patevolve.shared.tools import tools_of
+from patevolve.shared.tools import Tools, tools_of
 
 GENOME = "genome"
 
@@ -67,31 +69,37 @@ class Drawn(API):
 class Public(Embedding):
     """The plan's public encoder as the peer's embedding."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        """Keep the encoder."""
+    def __init__(self, tools: Tools, known: np.ndarray) -> None:
+        """Keep the encoder, and the features of a pool's images if they are known."""
         super().__init__()
-        self._encoder = encoder
+        self._tools, self._known = tools, known
 
     def compute_embedding(self, data: Data) -> Data:
         """Add features to the rows that have none."""
         fresh = self.filter_uncomputed_rows(data)
         if len(fresh.data_frame) == 0:
             return data
-        features = self._encoder.encode(np.stack(fresh.data_frame[IMAGE].to_list()))
+        features = self._features(fresh.data_frame)
         fresh.data_frame[self.column_name] = pd.Series(list(features), index=fresh.data_frame.index)
         return self.merge_computed_rows(data, fresh)
 
+    def _features(self, frame: pd.DataFrame) -> np.ndarray:
+        generator = self._tools.generator
+        if GENOME in frame and len(self._known) and isinstance(generator, Pool):
+            return self._known[generator.numbers_of(np.stack(frame[GENOME].to_list()))]
+        return self._tools.encoder.encode(np.stack(frame[IMAGE].to_list()))
 
-def evolved(agreed: Agreed, images: np.ndarray, classes: np.ndarray, setting: dict[str, Any]) -> Data:
+
+def evolved(agreed: Agreed, given: dict[str, np.ndarray], setting: dict[str, Any]) -> Data:
     """Return the peer's last population at the plan's ε and δ. Class shares are taken as equal, which is public."""
     plan, tools = agreed.plan, tools_of(agreed.plan)
     private = Data(
-        data_frame=pd.DataFrame({IMAGE: list(images), LABEL: classes}),
+        data_frame=pd.DataFrame({IMAGE: list(given["images"]), LABEL: given["classes"]}),
         metadata={"label_info": [{"name": name} for name in plan.data.classes]},
     )
     api = Drawn(tools.generator, plan.data.classes, setting["strengths"], plan.seed)
     histogram = NearestNeighbors(
-        embedding=Public(tools.encoder), mode="L2", lookahead_degree=setting["lookahead"], api=api
+        embedding=Public(tools, given["known"]), mode="L2", lookahead_degree=setting["lookahead"], api=api
     )
     population = PEPopulation(api=api, histogram_threshold=setting["threshold"])
     runner = PE(priv_data=private, population=population, histogram=histogram)
@@ -105,17 +113,17 @@ def evolved(agreed: Agreed, images: np.ndarray, classes: np.ndarray, setting: di
 
 
 def main() -> None:
-    """Evolve over IN and write the images, their classes and the seconds to OUT."""
+    """Evolve over IN and write the genomes, their classes and the seconds to OUT."""
     text, source, target, setting = sys.argv[1:5]
     agreed = agree(Path(text).read_text(encoding="utf-8"))
     np.random.seed(agreed.plan.seed)  # noqa: NPY002 - the peer draws from the global generator
     tools_of(agreed.plan)  # fitting the public encoder is not timed, neither here nor in the product
-    with np.load(source) as given:
-        images, classes = given["images"], given["classes"]
+    with np.load(source) as file:
+        given = dict(file)
     wall, cpu = time.perf_counter(), time.process_time()
-    frame = evolved(agreed, images, classes, json.loads(setting)).data_frame
+    frame = evolved(agreed, given, json.loads(setting)).data_frame
     seconds = [time.perf_counter() - wall, time.process_time() - cpu]
-    np.savez(target, images=np.stack(frame[IMAGE].to_list()), classes=frame[LABEL].to_numpy(), seconds=seconds)
+    np.savez(target, genomes=np.stack(frame[GENOME].to_list()), classes=frame[LABEL].to_numpy(), seconds=seconds)
 
 
 if __name__ == "__main__":
