@@ -119,7 +119,6 @@ def clothing(options: argparse.Namespace, folder: Path) -> Callable[[float, int]
     """
     os.environ[assets.FOLDERS] = str(folder / "assets")
     images, labels, *held_out = fashion.read(options.fashion)
-    changes: dict[str, Any] = fashion.MANY if options.private > 20_000 else {}
 
     @functools.cache
     def dealt(seed: int) -> tuple[Agreed, Split]:
@@ -130,14 +129,13 @@ def clothing(options: argparse.Namespace, folder: Path) -> Callable[[float, int]
         where = stream(seed, "fashion sites").integers(fashion.SITES, size=len(every))
         train = {f"site {number + 1:02d}": every.pick(where == number) for number in range(fashion.SITES)}
         sizes = {"seed": seed, "sites.expected_units": options.private // fashion.SITES}
-        return vary(agreed, {**changes, **sizes}), Split(train=train, test=fashion.records(*held_out))
+        return vary(agreed, sizes), Split(train=train, test=fashion.records(*held_out))
 
     def made(epsilon: float, seed: int) -> Task:
         agreed, parts = dealt(seed)
-        few = int(epsilon * options.private <= fashion.REFINE_BELOW)
         this = {"privacy.epsilon": epsilon}
         return Task(
-            agreed=vary(agreed, {**this, "evolution.refine": few}),
+            agreed=vary(agreed, {**this, **fashion.settings(epsilon, options.private)}),
             histogram=vary(agreed, {**this, "encoder.embedding": "fourier", **fashion.EVOLUTION}),
             parts=parts,
             judges=fashion.JUDGES,

@@ -83,8 +83,24 @@ generations = 1
 [release]
 samples = 8500
 """
-# With many units the noise is small, and a kernel discriminant says more than a linear one.
-MANY = {"encoder.embedding": "fourier"}
+# With many units the noise is small, and a classifier trained step by step says more than class means do: first a linear
+# one, and with little noise one of Fourier features, which also knows what to call blends of two images of the pool.
+STEPPED: dict[str, Any] = {
+    "questions.prototypes": None,
+    "questions.gradients.share": 0.98,
+    "questions.gradients.times": 80,
+}
+BLENDED: dict[str, Any] = {
+    **STEPPED,
+    "questions.gradients.times": 50,
+    "encoder.embedding": "fourier",
+    "generator.blend": 0.5,
+    "evolution.selection": "none",
+    "evolution.generations": 0,
+    "evolution.population": 40_000,
+    "release.samples": 40_000,
+    "release.labels": "classifier",
+}
 EVOLUTION = {
     "evolution.selection": "histogram",
     "evolution.generations": 5,
@@ -142,8 +158,6 @@ def one(seed: int, options: argparse.Namespace, data: tuple[np.ndarray, ...], fo
     train = {f"site {number + 1:02d}": every.pick(where == number) for number in range(SITES)}
     test = records(test_images, test_labels)
     changes: dict[str, Any] = {"seed": seed, "sites.expected_units": options.private // SITES}
-    if options.private > 20_000:
-        changes |= MANY
 
     def measured(more: dict[str, Any], some: Any, name: str) -> float:
         made = study.make(vary(agreed, changes | more), some, folder / name)
@@ -152,11 +166,14 @@ def one(seed: int, options: argparse.Namespace, data: tuple[np.ndarray, ...], fo
         return accuracy
 
     alone = dict([next(iter(train.items()))])
-    found: dict[str, list[float]] = {name: [] for name in ("patevolve", "one site alone", "Private Evolution")}
+    names = ("patevolve", "one site alone", *(["Private Evolution"] if options.histogram else []))
+    found: dict[str, list[float]] = {name: [] for name in names}
     for epsilon in options.epsilons:
-        this = {"privacy.epsilon": epsilon, "evolution.refine": int(epsilon * options.private <= REFINE_BELOW)}
+        this = {"privacy.epsilon": epsilon, **settings(epsilon, options.private)}
         found["patevolve"].append(measured(this, train, f"ours-{epsilon:g}"))
         found["one site alone"].append(measured(this | ALONE, alone, f"alone-{epsilon:g}"))
+        if not options.histogram:
+            continue
         histogram = {"privacy.epsilon": epsilon, "encoder.embedding": "fourier", **EVOLUTION}
         found["Private Evolution"].append(measured(histogram, train, f"pe-{epsilon:g}"))
     encoder = tools_of(agreed.plan).encoder
@@ -165,7 +182,16 @@ def one(seed: int, options: argparse.Namespace, data: tuple[np.ndarray, ...], fo
     return found | {f"{len(some)} real private images (no privacy)": [real] * len(options.epsilons)}
 
 
-REFINE_BELOW = 6_000  # ε times units: with less, noise decides more labels than the pool's own bias does
+# ε times units: with less than the first, noise decides more labels than the pool's own bias does; ...
+REFINE_BELOW, STEPPED_FROM, BLENDED_FROM = 6_000, 40_000, 400_000
+
+
+def settings(epsilon: float, private: int) -> dict[str, Any]:
+    """Return what of the plan goes by how much there is to learn from."""
+    much = epsilon * private
+    if much >= STEPPED_FROM:
+        return BLENDED if much >= BLENDED_FROM else STEPPED
+    return {"evolution.refine": int(much <= REFINE_BELOW)}
 
 
 def main() -> None:
@@ -175,6 +201,9 @@ def main() -> None:
     parser.add_argument("--backbone", type=Path, required=True)
     parser.add_argument("--private", type=int, default=3000)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
+    parser.add_argument(
+        "--histogram", action=argparse.BooleanOptionalAction, default=True, help="Private Evolution too"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = parser.parse_args()
     data, rows = read(options.data), []
