@@ -83,8 +83,8 @@ generations = 1
 [release]
 samples = 8500
 """
-# With many units the noise is small, and a classifier trained step by step says more than class means do: first a linear
-# one, and with little noise one of Fourier features, which also knows what to call blends of two images of the pool.
+# With many units the noise is small, and a classifier trained step by step says more than class means do: a linear one,
+# and with little noise one of Fourier features, which also knows what to call blends of two images of the pool.
 STEPPED: dict[str, Any] = {
     "questions.prototypes": None,
     "questions.gradients.share": 0.98,
