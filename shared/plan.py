@@ -181,8 +181,11 @@ def _check_classifier(plan: Plan) -> None:
     gradients, labels = plan.questions.gradients, plan.release.labels
     if labels == "classifier" and not gradients.share:
         raise PlanError("release.labels = 'classifier' without a share for questions.gradients; give it one.")
-    used = plan.evolution.selection in ("discriminant", "classifier") or labels in ("auto", "classifier")
-    if gradients.share and not used:
+    if labels == "classifier" and plan.questions.labels.share:
+        raise PlanError("questions.labels with release.labels = 'classifier' found; nothing would use it. Remove one.")
+    # Left to itself, a plan with teachers never asks its classifier for labels.
+    named = labels == "classifier" or (labels == "auto" and not plan.questions.labels.share)
+    if gradients.share and not (named or plan.evolution.selection in ("discriminant", "classifier")):
         raise PlanError(f"questions.gradients with release.labels = {labels!r} found; nothing would use it.")
     if plan.generator.blend and (labels != "classifier" or (plan.encoder.head.share and plan.encoder.head.supervised)):
         raise PlanError(
@@ -259,8 +262,8 @@ def _check_unread(plan: Plan) -> None:
     evolution = plan.evolution
     if evolution.lookahead and evolution.selection != "histogram":
         raise PlanError("evolution.lookahead is for selection = 'histogram'. Remove it.")
-    if evolution.selection == "discriminant" and plan.generator.kind != "pool":
-        raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool'.")
+    if evolution.selection == "discriminant" and (plan.generator.kind != "pool" or plan.generator.blend):
+        raise PlanError("evolution.selection = 'discriminant' needs generator.kind = 'pool' as it is, without blend.")
     if evolution.selection in ("discriminant", "classifier") and evolution.generations != 1:
         raise PlanError(f"evolution.selection = {evolution.selection!r} needs generations = 1: it chooses once.")
     if evolution.refine and evolution.selection != "discriminant":

@@ -106,7 +106,9 @@ BAD_WEIGHTS = {
 @pytest.mark.parametrize("name", BAD_WEIGHTS)
 def test_a_classifier_that_does_not_fit_is_refused_before_any_charge(open_desk, agreed, name):
     asked = "[questions.gradients]\nshare = 0.3\ntimes = 2"
-    desk = open_desk(agree(agreed.text.replace("[questions.prototypes]\nshare = 0.3", asked)))
+    teachers = "[questions.labels]\nshare = 0.2\ncandidates = 10\nteachers = 4\n"  # they would name the samples
+    text = agreed.text.replace("[questions.prototypes]\nshare = 0.3", asked).replace(teachers, "")
+    desk = open_desk(agree(text))
     refused(desk, desk.question("gradients/1", arrays=BAD_WEIGHTS[name]))
     desk.handle(desk.question("gradients/1", arrays={"weights": np.zeros((2, 6))}))
     assert desk.charges() == 1

@@ -16,6 +16,7 @@ from patevolve.shared.errors import PlanError, PolicyError
 from patevolve.shared.evolution.descend import classified
 from patevolve.shared.generators.simulator import Simulator
 from patevolve.shared.plan import agree
+from patevolve.shared.plan_edit import vary
 from patevolve.shared.privacy import accountant
 from patevolve.shared.privacy.filters import FixedOrderFilter
 from patevolve.shared.randomness import stream
@@ -195,6 +196,35 @@ def test_a_policy_that_does_not_name_the_steps_refuses_them(kit: Any) -> None:
 def test_plans_that_contradict_themselves_are_refused(changes: dict[str, Any], said: str, kit: Any) -> None:
     with pytest.raises(PlanError, match=said):
         kit.agreed({**CLASSIFIED, **changes})
+
+
+TEACHERS = {"share": 0.5, "teachers": 10, "candidates": 120}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"generator": {"kind": "pool", "asset": "a" * 64, "blend": 0.5}, "evolution.selection": "discriminant"},
+            "as it",
+        ),
+        ({"questions.labels": TEACHERS}, r"questions\.labels with release\.labels = 'classifier'"),
+        (
+            {
+                "questions.labels": TEACHERS,
+                "release.labels": None,
+                "generator.blend": None,
+                "evolution.selection": "none",
+                "evolution.generations": 0,
+            },
+            r"questions\.gradients with release\.labels = 'auto'",
+        ),
+    ],
+)
+def test_no_plan_pays_for_steps_or_teachers_in_vain(changes: dict[str, Any], said: str) -> None:
+    """The first would fail after every step was charged; the others would charge what nothing reads."""
+    with pytest.raises(PlanError, match=said):
+        vary(agree(DIGITS), {"questions.gradients.share": 0.5, **changes})
 
 
 @pytest.mark.parametrize("labels", ['"auto"', '"votes"'])
