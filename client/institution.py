@@ -129,13 +129,13 @@ class Institution:
 
     def _embedded(self, question: Question, ask: Ask, classes: int) -> ExactTally:
         """Return sums over the records' embeddings: of each class, or of what would correct a public classifier."""
-        voters, own = self.index.members.electorate, self.index.members.records.classes
-        weights = _classifier(question, classes, self.encoder.embedding_size) if ask.kind == "gradients" else None
-        embeddings = self.encoder.embed(self.index.members.features)
-        if weights is not None:
-            return gradients(voters, embeddings, own, weights, ask.bounds)
+        members = self.index.members
+        voters, own = members.electorate, members.records.classes
+        if ask.kind == "gradients":
+            weights = _classifier(question, classes, self.encoder.embedding_size)
+            return gradients(voters, lambda some: self.encoder.embed(members.features[some]), own, weights, ask.bounds)
         code = ballots.class_code(classes, self.agreed.plan.questions.prototypes.contrast)
-        return ballots.prototypes(voters, embeddings, own, code=code, bounds=ask.bounds)
+        return ballots.prototypes(voters, self.encoder.embed(members.features), own, code=code, bounds=ask.bounds)
 
     def _judged(self, question: Question, ask: Ask, classes: int) -> ExactTally:
         """Return what this site's own data say of candidates, without a ballot that adds up over sites by itself."""

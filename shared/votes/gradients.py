@@ -7,6 +7,7 @@ gradient has a bound of its own, so that nothing needs clipping, and the sum is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ LONGEST = math.sqrt(2.0)  # of a residual: a distribution over the classes less 
 FINE = 2**15 - 1  # steps of an embedding's and of a residual's unit length
 _WHOLE = math.ceil(LONGEST * 2**30)  # no shorter than a unit's whole ballot in products of fine steps
 _STEEPEST = 1e6  # of a logit: beyond a thousand nothing changes
-_ROWS = 4096  # records whose embeddings are made whole at a time
+_ROWS = 4096  # records whose embeddings are held at a time
 _MOST_NUMBERS = (LATTICE // 4) ** 2  # rounding takes a quarter of the noise's worth at most
 _MOST_RECORDS = 2**22  # times 2³⁰ fine steps times LATTICE: sums stay within 63 bits
 
 Floats = NDArray[np.float64]
+Embedded = Callable[[slice], Floats]  # some of the records -> (n, e) their embeddings, each made of its record alone
 
 
 def gradients_bounds(classes: int, dimension: int) -> Bounds:
@@ -44,20 +46,21 @@ def gradients_bounds(classes: int, dimension: int) -> Bounds:
 
 
 def gradients(
-    voters: Electorate, embeddings: Floats, classes: NDArray[np.int64], weights: Floats, bounds: Bounds
+    voters: Electorate, embedded: Embedded, classes: NDArray[np.int64], weights: Floats, bounds: Bounds
 ) -> ExactTally:
     """Tally (p − y) ⊗ embedding / √2: the gradient of the logistic loss of a record of class y (one-hot).
 
-    embeddings:  (n, e); rows longer than 1 are shortened to norm 1
-    weights:     (classes, e) public; p = softmax(weights · embedding)
+    embedded:  gives embeddings part by part; rows longer than 1 are shortened to norm 1
+    classes:   (n,) of the records
+    weights:   (classes, e) public; p = softmax(weights · embedding)
     A unit's ballot is the mean of its records', of norm at most 1 (lemma 10). Raises DataError beyond 2²² records.
     """
-    if len(embeddings) > _MOST_RECORDS:
-        raise DataError(f"{len(embeddings):,} records at one site found; gradients are summed over at most 2²².")
+    if len(classes) > _MOST_RECORDS:
+        raise DataError(f"{len(classes):,} records at one site found; gradients are summed over at most 2²².")
     total = np.zeros(weights.shape, np.int64)
-    for start in range(0, len(embeddings), _ROWS):
+    for start in range(0, len(classes), _ROWS):
         some = slice(start, start + _ROWS)
-        clean = np.nan_to_num(embeddings[some], nan=0.0, posinf=0.0, neginf=0.0)
+        clean = np.nan_to_num(embedded(some), nan=0.0, posinf=0.0, neginf=0.0)
         own = clean / np.maximum(1.0, np.linalg.norm(clean, axis=1))[:, None]  # label: gradient-embedding
         share = _residuals(own, classes[some], weights) * voters.weight[some, None]  # label: gradient-share
         # Truncation shortens, and whole numbers add up exactly in any order.

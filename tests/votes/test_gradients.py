@@ -21,7 +21,7 @@ WEIGHTS = RNG.normal(size=(CLASSES, SIZE))
 
 def tally(units, embeddings, classes, weights=WEIGHTS):
     with np.errstate(all="ignore"):
-        return gradients(Electorate(units), embeddings, classes, weights, BOUNDS).values
+        return gradients(Electorate(units), embeddings.__getitem__, classes, weights, BOUNDS).values
 
 
 def by_record(units, embeddings, classes, weights=WEIGHTS):
@@ -37,7 +37,7 @@ def unclipped(units, embeddings, classes, weights=WEIGHTS):
 
 def rounded_apart(units, embeddings, classes, weights=WEIGHTS):
     """The planted twin: the whole lattice for the ballot, none left for rounding."""
-    steps = gradients(Electorate(units), embeddings, classes, weights, BOUNDS).values / BOUNDS.steps
+    steps = tally(units, embeddings, classes, weights) / BOUNDS.steps
     return np.ceil(steps * LATTICE)
 
 
@@ -136,6 +136,48 @@ def test_a_record_counts_alike_in_any_company(monkeypatch):
     for rows in (1, 2, 3, 31, 64):
         monkeypatch.setattr(module, "_ROWS", rows)
         assert np.array_equal(tally(units, embeddings, classes), whole)
+
+
+def shifted_together(embeddings, classes, weights):
+    """The planted twin: logits are held down by the largest of all records, not of their own."""
+    logits = module.products(embeddings, weights)
+    odds = np.exp(logits - logits.max())
+    return odds / odds.sum(axis=1, keepdims=True) - np.eye(len(weights))[classes]
+
+
+def moved_by_company(residuals):
+    """Return in how many comparisons a record's residual had other bits beside other records."""
+    rng, moved = np.random.default_rng(3), 0
+    # Beside vectors of 2, 4 and 8 numbers, and parts of sums of 8, lie their tails.
+    for number, size in ((2, 1), (3, 7), (8, 16), (10, 33), (17, 5)):
+        weights = rng.normal(size=(number, size)) * 10.0 ** rng.integers(-2, 4)
+        for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33):
+            rows, classes = rng.normal(size=(n, size)), rng.integers(0, number, n)
+            rows[1::3] *= rng.choice([0.0, 5e-324, 1e3, 1e300])
+            whole = residuals(rows, classes, weights)
+            for row in range(n):
+                alone = residuals(rows[[row]], classes[[row]], weights)
+                later = residuals(rows[row:], classes[row:], weights)
+                moved += not alone[0].tobytes() == later[0].tobytes() == whole[row].tobytes()
+    return moved
+
+
+def test_a_residual_has_the_same_bits_alone_and_in_any_company():
+    with np.errstate(all="ignore"):
+        assert moved_by_company(module._residuals) == 0
+        assert moved_by_company(shifted_together) > 100
+
+
+def test_few_embeddings_are_held_at_a_time(monkeypatch):
+    monkeypatch.setattr(module, "_ROWS", 8)
+    asked = []
+
+    def embedded(some):
+        asked.append(some)
+        return np.zeros((20, SIZE))[some]
+
+    gradients(Electorate(np.arange(20).astype(str)), embedded, np.zeros(20, np.int64), WEIGHTS, BOUNDS)
+    assert [len(range(20)[some]) for some in asked] == [8, 8, 4]
 
 
 def test_nobody_there_is_a_sum_of_nothing():
