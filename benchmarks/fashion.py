@@ -92,13 +92,13 @@ STEPPED: dict[str, Any] = {
 }
 BLENDED: dict[str, Any] = {
     **STEPPED,
-    "questions.gradients.times": 50,
+    "questions.gradients.times": 30,
     "encoder.embedding": "fourier",
     "generator.blend": 0.5,
     "evolution.selection": "none",
     "evolution.generations": 0,
-    "evolution.population": 40_000,
-    "release.samples": 40_000,
+    "evolution.population": 30_000,
+    "release.samples": 30_000,
     "release.labels": "classifier",
 }
 EVOLUTION = {
