@@ -229,14 +229,14 @@ def _collapse(samples: Samples, plan: Plan, features: NDArray[np.float64], floor
     spreads = np.full(count, math.nan)
     if _measurable(samples, features):
         spreads = spread(features, samples.classes, count)
-    listed = zip(plan.data.classes, spreads.tolist(), floors.tolist(), strict=True)
+    one = len(set(floors.tolist())) == 1
+    least = ", ".join(f"{floor:.3g}" for floor in (floors[:1] if one else floors).tolist())
+    listed = zip(plan.data.classes, spreads.tolist(), strict=True)
     return CheckResult(
         name="spread",
         passed=bool(np.all(spreads >= floors)),  # NaN fails
-        found=", ".join(f"{name}: {value:.3g}" for name, value, _ in listed),
-        expected="at least " + ", ".join(f"{floor:.3g}" for floor in floors.tolist())
-        if len(set(floors.tolist())) > 1
-        else f"at least {floors[0]:.3g} in each class, of two or more samples",
+        found=", ".join(f"{name}: {value:.3g}" for name, value in listed),
+        expected=f"at least {least} in each class, of two or more samples",
         reason="Samples of a class that are nearly alike mean that the evolution collapsed.",
     )
 

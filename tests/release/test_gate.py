@@ -188,6 +188,14 @@ def test_a_class_of_one_sample_is_not_said_to_be_spread(table: Samples, table_pl
     classes = np.zeros(40, np.int64)
     classes[0] = 1
     assert outcome(dataclasses.replace(table, classes=classes), table_plan.plan) == {"spread"}
+    results = run_gate(
+        dataclasses.replace(table, classes=classes),
+        table_plan.plan,
+        features=FEATURES,
+        reference_spread=np.array([3.0, 4.0]),
+    )
+    (said,) = [result.expected for result in results if result.name == "spread"]
+    assert said == "at least 0.3, 0.4 in each class, of two or more samples"
 
 
 def test_many_copies_fail_beyond_those_of_the_public_generator(table: Samples, table_plan: Agreed) -> None:
