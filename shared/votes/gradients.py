@@ -39,7 +39,7 @@ def gradients_bounds(classes: int, dimension: int) -> Bounds:
     if size > _MOST_NUMBERS:
         raise PlanError(
             f"a classifier of {classes} × {dimension} numbers found; a question for its gradients carries at most "
-            f"{_MOST_NUMBERS:,}. Use fewer classes, or encoder.embedding = 'linear'."
+            f"{_MOST_NUMBERS:,}. Use fewer classes, encoder.embedding = 'linear', or for a table encoder.pairs = 0."
         )
     steps = LATTICE - 1 - math.isqrt(size)  # label: gradient-room
     return Bounds(size=size, support=size, l2=LATTICE / steps, steps=steps)
