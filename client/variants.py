@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-UNCLASSIFIED: Mapping[str, Any] = {"questions.gradients": None, "release.labels": None, "generator.blend": None}
+UNCLASSIFIED: Mapping[str, Any] = {  # what other selections have no use for
+    "questions.gradients": None,
+    "release.labels": None,
+    "generator.blend": None,
+    "evolution.refine": None,
+}
 PRIVATE_EVOLUTION: Mapping[str, Any] = {
     **UNCLASSIFIED,
     "evolution.selection": "histogram",

@@ -18,6 +18,8 @@ from patevolve.shared.learning import Learnt, told_by
 from patevolve.shared.privacy.planner import choose_labels
 from patevolve.shared.tools import Tools
 
+FEWEST = 2  # samples of a class that a classifier has to see: the gate asks for as many
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labelling:
@@ -41,6 +43,9 @@ def decide(inquiry: Inquiry, tools: Tools, learnt: Learnt, chosen: Population) -
         return Labelling(method="votes", reason=choice.reason, classes=chosen.classes)
     if choice.method == "classifier" and learnt.classifier is not None:
         told = told_by(learnt.classifier, tools, chosen)
+        for cls in range(len(plan.data.classes)):
+            if np.count_nonzero(told == cls) < FEWEST:  # noise drowned it: better what was drawn for it than none
+                told[chosen.classes == cls] = cls
         return Labelling(method="classifier", reason=choice.reason, classes=told)
     votes = inquiry.ask("labels", {"genomes": chosen.genomes, "classes": chosen.classes}).values
     # The noisy histogram is released, so the argmax is free (GNMax, Papernot et al. 2018).

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patevolve.shared import learning, participation, steps
+from patevolve.shared import labels, learning, participation, steps
 from patevolve.shared.evolution.population import Population
 from patevolve.shared.inquiry import Estimate
 from patevolve.shared.plan import agree
@@ -344,6 +344,19 @@ def test_the_classifier_keeps_what_it_takes_for_what_it_was_drawn_as():
     nothing = learning.Learnt(proportions=learnt.proportions, model=None, classifier=never)
     kept = steps.generation(sites, tools, nothing, before, 1)[0]
     assert np.array_equal(kept.genomes, before.genomes)
+
+
+def test_a_class_that_noise_drowned_keeps_what_was_drawn_for_it():
+    agreed = unsteered("none", 0)
+    sites, tools, never = Sites(agreed, {}), tools_of(agreed.plan), np.zeros((2, 7))
+    never[1] = -1.0
+    learnt = learning.Learnt(proportions=np.array([0.5, 0.5]), model=None, classifier=never)
+    chosen = steps.first(agreed.plan, tools, learnt)
+    assert np.array_equal(labels.decide(sites, tools, learnt, chosen).classes, chosen.classes)
+    seen = learning.Learnt(proportions=learnt.proportions, model=None, classifier=np.eye(2, 7))
+    told = labels.decide(sites, tools, seen, chosen).classes
+    assert np.array_equal(told, learning.told_by(np.eye(2, 7), tools, chosen))
+    assert sites.log == []
 
 
 def test_a_classifier_descends_by_what_the_sites_answer():
