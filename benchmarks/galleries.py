@@ -1,10 +1,12 @@
 """Pictures of candidates by class and generation, for a person to judge: digits from glyphs, clothing from a pool.
 
     OMP_NUM_THREADS=1 python benchmarks/galleries.py digits --picture docs/images/gallery-digits.png
+    OMP_NUM_THREADS=1 python benchmarks/galleries.py blends --picture docs/images/gallery-blends.png
     OMP_NUM_THREADS=1 python benchmarks/galleries.py fashion --data fashion --backbone backbone.onnx \\
         --picture docs/images/gallery-fashion.png
 
-Digits: the demonstration's plan. Clothing: the plan of ``fashion.py``, 2,000 pool images and 3,000 private ones, ε = 4.
+Digits: the demonstration's plan. Blends: its data under the plan of ``mnist.py``, 4,000 candidates, 20 steps. Clothing:
+the plan of ``fashion.py``, 2,000 pool images and 3,000 private ones, ε = 4.
 Candidates of a class are taken evenly from its list, whatever they look like. What is shown comes from the public
 generator alone: glyphs, or pool images, which are public. The script also compares every picture with every private
 image, bit for bit, and ends with an error if one is the same. That look at private images is outside the guarantee,
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fashion
+import mnist
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +31,7 @@ from patevolve.client import study
 from patevolve.client.demo import data_of, plan_of
 from patevolve.client.study import Split
 from patevolve.shared import assets
+from patevolve.shared.generators.blend import Blended
 from patevolve.shared.plan import Agreed
 from patevolve.shared.plan_edit import vary
 from patevolve.shared.randomness import stream
@@ -35,7 +39,8 @@ from patevolve.shared.rounds import Generation
 from patevolve.shared.tools import tools_of
 
 ACROSS, POOL, PRIVATE = 8, 2000, 3000
-SHOWN = {"digits": (0, 2, 5, 7), "fashion": (0, 1)}
+SHOWN = {"digits": (0, 2, 5, 7), "blends": (), "fashion": (0, 1)}
+SMALL = {"questions.gradients.times": 20, "evolution.population": 4000, "release.samples": 2000}
 Images = NDArray[np.uint8]
 
 
@@ -60,6 +65,28 @@ def shown(generation: Generation, agreed: Agreed) -> list[Images]:
         some = own.pick(np.linspace(0, len(own) - 1, ACROSS).astype(np.int64))
         rows.append(np.asarray(generator.render(some.genomes, some.classes), np.uint8))
     return rows
+
+
+def sorted_out(made: study.Made, first: Generation, agreed: Agreed) -> dict[str, list[Images]]:
+    """Return panels of what was drawn, what of it the classifier recognised, and blends under its labels."""
+    outcome, generator = made.finished.outcome, tools_of(agreed.plan).generator
+    released = made.finished.released.samples
+    if not isinstance(generator, Blended) or released.images is None:
+        raise SystemExit("a plan without blends of images found")
+    blended = generator.mixed(outcome.population.genomes)
+    plain = first.population.pick(np.flatnonzero(~generator.mixed(first.population.genomes)))
+    drawn = generator.render(plain.genomes, plain.classes)
+    parts = {
+        "drawn": (drawn, plain.classes),
+        "recognised": (released.images[~blended], released.classes[~blended]),
+        "blends, under its labels": (released.images[blended], released.classes[blended]),
+    }
+    classes = range(len(agreed.plan.data.classes))
+    return {title: [_evenly(images[own == cls]) for cls in classes] for title, (images, own) in parts.items()}
+
+
+def _evenly(images: Images) -> Images:
+    return images[np.linspace(0, len(images) - 1, ACROSS).astype(np.int64)]
 
 
 def draw(panels: dict[str, list[Images]], classes: Sequence[str], picture: Path) -> None:
@@ -109,16 +136,18 @@ def main() -> None:
     options = parser.parse_args()
     generations: list[Generation] = []
     with tempfile.TemporaryDirectory() as name:
-        if options.what == "digits":
+        if options.what != "fashion":
             agreed = plan_of("digits", 4.0, options.seed)
             parts = data_of("digits", agreed.plan, options.seed)
+            agreed = vary(agreed, mnist.CLASSIFIED | SMALL) if options.what == "blends" else agreed
         else:
             os.environ[assets.FOLDERS] = str(Path(name) / "assets")
             agreed, parts = clothing(options, Path(name))
-        study.make(agreed, parts.train, Path(name) / "run", generations.append)
-        panels = {
-            f"generation {one.number}": shown(one, agreed) for one in generations if one.number in SHOWN[options.what]
-        }
+        made = study.make(agreed, parts.train, Path(name) / "run", generations.append)
+        seen = [one for one in generations if one.number in SHOWN[options.what]]
+        panels = {f"generation {one.number}": shown(one, agreed) for one in seen}
+        if options.what == "blends":
+            panels = sorted_out(made, generations[0], agreed)
     found = copies(panels, parts)
     pictures = sum(len(row) for rows in panels.values() for row in rows)
     print(f"{pictures} pictures, {found} of them equal to one of {sum(map(len, parts.train.values()))} private images")
