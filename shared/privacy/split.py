@@ -86,9 +86,11 @@ def weights(plan: Plan) -> dict[Kind, float]:
 
 
 def loss(plan: Plan, shares: Mapping[Kind, float]) -> float | None:
-    """Return Σ w·(noise/signal)² over the parts that steer the result, or None where one of them is not asked."""
-    total = 0.0
-    for kind, weight in weights(plan).items():
+    """Return Σ w·(noise/signal)² over the parts that steer the result; None where one is not asked, or none steers."""
+    total, steering = 0.0, weights(plan)
+    if not steering:
+        return None
+    for kind, weight in steering.items():
         if not shares.get(kind):
             return None
         total += weight * _noise(plan, kind, shares[kind]) ** 2

@@ -127,6 +127,7 @@ def test_a_classifier_alone_keeps_its_share_and_its_noise_falls_with_every_step(
         only = dataclasses.replace(type(plan.questions)(), gradients=Asking(share=1.0, times=times))
         stepped = dataclasses.replace(plan, questions=only, evolution=Evolution(selection="none", generations=0))
         assert split.propose(stepped) == {}
+        assert split.splits(stepped)[0].loss is None
         found.append(effect_of(stepped, "gradients").quality)
     assert found[0] == pytest.approx(found[1])
     both = dataclasses.replace(plan.questions, prototypes=Asking(share=0.5), gradients=Asking(share=0.3, times=4))
