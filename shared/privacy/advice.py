@@ -136,34 +136,29 @@ def _counts(plan: Plan, part: Part, sites: int) -> _Look:
 
 
 def _prototypes(plan: Plan, part: Part, sites: int) -> _Look:
-    std, units, classes = (
-        part.noise_multiplier * pooled(plan, sites),
-        units_per_class(plan, sites),
-        len(plan.data.classes),
-    )
+    std, classes = part.noise_multiplier * pooled(plan, sites), len(plan.data.classes)
     contrast = plan.questions.prototypes.contrast or 1.0 - 1.0 / classes
     # Noise on a class's difference from the mean of all, once the class code is undone (its eigenvalue there is
     # sqrt(contrast/(1 − 1/classes)) on a projection that keeps 1 − 1/classes of the variance).
     apart = std * (1.0 - 1.0 / classes) / math.sqrt(contrast)
-    ratio = units * APART / (apart * math.sqrt(directions(plan)))
-    return _Look(
-        quality=ratio,
-        noise_to_signal=1.0 / ratio,
-        figures={"std": std, "units_per_class": units, "directions": directions(plan), "signal_to_noise": ratio},
-        words=f"what tells a class apart is {ratio:.2g} times its noise, coordinate by coordinate",
-    )
+    return _told_apart(plan, sites, std, apart, "what tells a class apart")
 
 
 def _gradients(plan: Plan, part: Part, sites: int) -> _Look:
     # The first step asks what a class's embeddings add up to; later ones correct it, and their noise averages out.
     std = LONGEST * part.noise_multiplier * pooled(plan, sites) / math.sqrt(part.times)
+    return _told_apart(plan, sites, std, std, "over all steps, what tells a class apart")
+
+
+def _told_apart(plan: Plan, sites: int, std: float, apart: float, words: str) -> _Look:
+    """Judge how far a class's sum stands out of the noise ``apart`` on its difference from the others."""
     units = units_per_class(plan, sites)
-    ratio = units * APART / (std * math.sqrt(directions(plan)))
+    ratio = units * APART / (apart * math.sqrt(directions(plan)))
     return _Look(
         quality=ratio,
         noise_to_signal=1.0 / ratio,
         figures={"std": std, "units_per_class": units, "directions": directions(plan), "signal_to_noise": ratio},
-        words=f"over all steps, what tells a class apart is {ratio:.2g} times its noise, coordinate by coordinate",
+        words=f"{words} is {ratio:.2g} times its noise, coordinate by coordinate",
     )
 
 
