@@ -13,8 +13,7 @@ from patevolve.shared.generators.pool import Pool
 from patevolve.shared.inquiry import Estimate, Inquiry
 from patevolve.shared.plan import Plan
 from patevolve.shared.protocols import Sums
-from patevolve.shared.randomness import stream
-from patevolve.shared.tools import Tools, features_of
+from patevolve.shared.tools import Tools, features_of, samples
 from patevolve.shared.votes.ballots import class_code
 from patevolve.shared.votes.gradients import gradient_of
 
@@ -90,11 +89,9 @@ def _public_features(plan: Plan, tools: Tools) -> NDArray[np.float64]:
     """Return features of public candidates: a whole pool, or the generator's own draws of every class."""
     if isinstance(tools.generator, Pool):
         return features_of(tools, tools.generator.everything(), 0)
-    each, parts = -(-PUBLIC // len(plan.data.classes)), []
-    for cls in range(len(plan.data.classes)):
-        drawn = tools.generator.draw(stream(plan.seed, "public features", cls), cls, each)
-        parts.append(features_of(tools, drawn, cls))
-    return np.concatenate(parts)
+    classes = len(plan.data.classes)
+    values, _ = samples(tools.generator, classes, -(-PUBLIC // classes), (plan.seed, "public features"))
+    return tools.encoder.encode(values)
 
 
 def _decoded(plan: Plan, tally: Estimate, counts: NDArray[np.float64]) -> Sums:
